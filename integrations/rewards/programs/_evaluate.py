@@ -5,6 +5,8 @@ import functools
 from collections.abc import Sequence
 from contextlib import aclosing
 
+import anyio
+
 from sandboxkit import Operation, Session
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
@@ -12,10 +14,13 @@ from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict
 from sandboxkit.integrations.rewards.programs._checkers import (
     Answer,
-    FunctionChecker,
+    ExactChecker,
+    FloatsChecker,
     HostChecker,
     LinesChecker,
     Mark,
+    TokensChecker,
+    UnorderedLinesChecker,
 )
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import ProgramRun, execute
@@ -23,6 +28,17 @@ from sandboxkit.integrations.rewards.programs._interactive import converse
 from sandboxkit.integrations.rewards.programs._judge_program import check
 from sandboxkit.integrations.rewards.programs._problem import JudgedCase, Problem
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+
+_MOST_AT_ONCE = 16 << 10
+"""Maximum size (bytes) of output and expected output that are compared on the event loop. It takes about a
+millisecond; larger ones are compared in a thread, so that no other sandbox waits."""
+_OURS = (
+    ExactChecker,
+    FloatsChecker,
+    LinesChecker,
+    TokensChecker,
+    UnorderedLinesChecker,
+)
 
 
 async def evaluate(
@@ -36,8 +52,8 @@ async def evaluate(
     checker is broken, or if sandboxes lack the language's commands.
     """
     work = _evaluated(session, program, problem, limits, partial=partial)
-    # On the background loop no case switches threads. A user's function stays on its own loop.
-    return await (work if isinstance(problem.checker, FunctionChecker) else Operation(work))
+    # On the background loop no case switches threads. A user's checker stays on its own loop.
+    return await (Operation(work) if isinstance(problem.checker, (JudgeProgram, *_OURS)) else work)
 
 
 async def _evaluated(
@@ -135,4 +151,6 @@ async def _decide(
 ) -> Mark | Verdict:
     if isinstance(checker, JudgeProgram):
         return await check(session, checker, answer, limits)
-    return checker.mark(answer)
+    if len(answer.output) + len(answer.expected) <= _MOST_AT_ONCE or not isinstance(checker, _OURS):
+        return checker.mark(answer)
+    return await anyio.to_thread.run_sync(checker.mark, answer)
