@@ -93,8 +93,9 @@ class PortConnection:
 
     async def _close(self) -> None:
         try:
-            # An error ends the connection just as well.
-            with anyio.move_on_after(_CLOSE_SECONDS), suppress(ConnectionError, SandboxError):
+            # An error ends the connection just as well. A receive that still waits ends with the stream.
+            ends = (ConnectionError, SandboxError, anyio.BusyResourceError)
+            with anyio.move_on_after(_CLOSE_SECONDS), suppress(*ends):
                 await self._stream.send_eof()
                 while await self._receive(CHUNK_BYTES):
                     pass

@@ -169,6 +169,17 @@ def test_close_is_idempotent_and_later_calls_say_so(sandbox: Sandbox) -> None:
     assert sandbox._life._attached == set()
 
 
+def test_a_close_ends_a_receive_that_waits(sandbox: Sandbox) -> None:
+    with running(sandbox, _ECHO) as port:
+        connection = sandbox.connect(port).result(DEADLINE)
+        waiting = connection.receive()
+        with pytest.raises(TimeoutError):
+            waiting.result(0.1)
+        connection.close().result(DEADLINE)
+        with pytest.raises(ConnectionAbortedError, match="was closed"):
+            waiting.result(DEADLINE)
+
+
 def test_bytes_sent_before_a_close_arrive(sandbox: Sandbox) -> None:
     received: list[bytes] = []
 
