@@ -335,7 +335,8 @@ async def _perform(sandbox: Sandbox, request: Any) -> list[Any]:
             case ["run", argv, stdin, cwd, timeout, env]:
                 limits = Limits(timeout=timeout, deadline=_DEADLINE + 10 * timeout)
                 process = sandbox.exec(
-                    limited(argv, limits),
+                    argv,
+                    setup=limited(limits),
                     stdin=stdin,
                     cwd=cwd,
                     env=env,

@@ -1,13 +1,13 @@
 """The programs that run in sandboxes, each as a command and as a job of a warm interpreter."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from sandboxkit import Interpreter
 from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.types import CommandSetup
 
 _PACKAGE = "sandboxkit.integrations.rewards._in_sandbox"
 _MODULES = """\
@@ -47,7 +47,6 @@ _SAME_PROCESS = ("submission", "comparison_guard", "pristine", "rewritten")
 _JUDGE_ROOT = "/tmp/sandboxkit-judge"
 _FOLDER = f"{_JUDGE_ROOT}/{_PACKAGE.replace('.', '/')}"
 _KEPT = (*_SUBJECT, "evaluate", "subject", "program", *_SAME_PROCESS[1:], "same_process")
-_LIMITED = 'ulimit -S -t "$1" && ulimit -H -t "$2"; shift 2; exec "$@"'
 _PRELOAD = (
     "bisect",
     "collections",
@@ -78,6 +77,8 @@ class SandboxProgram:
     """Code for a fork of the interpreter; None if the program needs a new Python process."""
     reads_line: bool = False
     """Whether its stdin is a single line of text, which may be passed inside the code instead."""
+    setup: CommandSetup | None = None
+    """The limits of a new process; the code of a fork sets its own."""
 
     def fork(self, stdin: bytes | bool) -> tuple[str, bytes | bool | None]:
         """Return the code and stdin of a fork. A short single-line stdin is put into the code."""
@@ -150,16 +151,16 @@ def file_program(path: str, limits: Limits) -> SandboxProgram:
     """Return the program that runs the file `path` within the submission's CPU time limit."""
     arguments = ", ".join(map(repr, (path, *processor_seconds(limits))))
     code = _code("program").format(arguments)
-    return SandboxProgram(tuple(limited([limits.python, "-I", path], limits)), code)
+    return SandboxProgram((limits.python, "-I", path), code, setup=limited(limits))
 
 
-def limited(argv: Sequence[str], limits: Limits) -> list[str]:
-    """Return the command that runs `argv` with a CPU time limit of `limits.timeout` per process.
+def limited(limits: Limits) -> CommandSetup:
+    """Return the setup of a command with a CPU time limit of `limits.timeout` per process.
 
     The kernel enforces the limit on every backend, and CPU time of other programs does not count.
     A process that ignores the signal is killed 1 s later.
     """
-    return ["/bin/sh", "-c", _LIMITED, "sh", *map(str, processor_seconds(limits)), *argv]
+    return CommandSetup(rlimits={"cpu": processor_seconds(limits)})
 
 
 def processor_seconds(limits: Limits) -> tuple[int, int]:

@@ -76,7 +76,7 @@ def begin(
     if sandbox.spec.interpreter is not None and program.code is not None:
         code, rest = program.fork(stdin)
         return sandbox.run_python(code, stdin=rest, output_limit=output_limit)
-    return sandbox.exec(program.argv, stdin=stdin, output_limit=output_limit)
+    return sandbox.exec(program.argv, stdin=stdin, output_limit=output_limit, setup=program.setup)
 
 
 def pristine(
