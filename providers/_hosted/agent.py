@@ -136,6 +136,10 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     _takes_uploads: bool = False
     """Whether `_upload` works, as far as is known; a lasting refusal sets it to False."""
 
+    def _flags(self, spec: SandboxSpec, user: str | None) -> list[str]:
+        """Return the agent's flags. By default the vendor enforces the lifetime, so the agent need not."""
+        return agent_flags(replace(spec, lifetime=None, detach=False), user=user)
+
     def _can_upload(self) -> bool:
         """Return whether `_upload` may run at the same time as the program that waits for its file."""
         return self._takes_uploads
@@ -170,9 +174,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         is_strict = spec.profile == "strict" and self._root_is_ours
         if is_strict:
             user = _STRICT_USER
-        flags = [flag for flag in agent_flags(spec, user=spec.user or user) if flag != "--detach"]
-        # The vendor enforces the lifetime, so the agent need not.
-        flags = [flag for flag in flags if not flag.startswith("--lifetime=")]
+        flags = self._flags(spec, spec.user or user)
         common = ""
         if spec.reuse == "reset":
             flags.append("--resettable")

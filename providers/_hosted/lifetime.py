@@ -29,12 +29,12 @@ def whole_seconds(lifetime: float | None, *, provider: str, maximum: int) -> int
     return math.ceil(lifetime)
 
 
-async def keep_renewed(renew: Callable[[int], Awaitable[None]]) -> None:
-    """Renew a sandbox's lease until this is cancelled or the sandbox is gone."""
+async def keep_renewed(renew: Callable[[int], Awaitable[None]], lease: int = LEASE) -> None:
+    """Renew a sandbox's lease (s) until this is cancelled or the sandbox is gone."""
     while True:
-        await anyio.sleep(LEASE / 3)
+        await anyio.sleep(lease / 3)
         try:
-            await renew(LEASE)
+            await renew(lease)
         except SandboxNotFoundError:
             return
         except SandboxError:
