@@ -24,10 +24,12 @@ from sandboxkit.providers.kubernetes._errors import (
 )
 from sandboxkit.providers.kubernetes._exec import CLOSE_SECONDS, PROTOCOLS, PodExecStream
 
-__all__ = ["Api", "Json"]
+__all__ = ["CORE", "Api", "Json"]
 
 Json = Any
 """The server's JSON, which is untyped."""
+CORE = "/api/v1"
+"""The root of the paths of Kubernetes' first resources."""
 Params = Mapping[str, str | int]
 Headers = dict[str, str]
 T = TypeVar("T")
@@ -91,10 +93,10 @@ class Api:
         """
         await self._opened()
 
-    async def path(self, resource: str, name: str = "") -> str:
-        """Return the path of a core resource in the namespace, such as "pods", or of one object."""
+    async def path(self, resource: str, name: str = "", *, root: str = CORE) -> str:
+        """Return the path of a resource in the namespace, such as "pods", or of one object."""
         await self.open()
-        base = f"/api/v1/namespaces/{self.namespace}/{resource}"
+        base = f"{root}/namespaces/{self.namespace}/{resource}"
         return f"{base}/{name}" if name else base
 
     async def call(

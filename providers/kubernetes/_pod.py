@@ -24,6 +24,7 @@ __all__ = [
     "ID_PATTERN",
     "MARKER",
     "NETWORK",
+    "expires_of",
     "expiry",
     "finished_at",
     "has_expired",
@@ -33,6 +34,7 @@ __all__ = [
     "manifest",
     "never_started",
     "nothing_runs",
+    "time_of",
     "why_left",
 ]
 
@@ -263,7 +265,7 @@ def _number(quantity: str) -> float:
     return float(quantity[:-1]) * _UNIT[quantity[-1]] if quantity[-1] in _UNIT else float(quantity)
 
 
-def info_of(pod: Mapping[str, Any]) -> SandboxInfo | None:
+def info_of(pod: Mapping[str, Any], /) -> SandboxInfo | None:
     """Return the sandbox that a pod is; None if it is not a sandbox or is being deleted."""
     metadata: Mapping[str, Any] = pod["metadata"]
     if (
@@ -280,14 +282,14 @@ def info_of(pod: Mapping[str, Any]) -> SandboxInfo | None:
         state=_STATES.get(phase, SandboxState.STOPPED),
         tags=tags,
         image=str(pod["spec"]["containers"][0]["image"]),
-        created_at=_time(metadata.get("creationTimestamp")),
-        expires_at=_expires(pod),
+        created_at=time_of(metadata.get("creationTimestamp")),
+        expires_at=expires_of(pod),
     )
 
 
 def expiry(lifetime: float) -> str:
-    """Return the `EXPIRES` value for a lifetime that begins now: a Unix time."""
-    return f"{time.time() + lifetime:.0f}"
+    """Return the `EXPIRES` value for a lifetime that begins now: a Unix time, never too early."""
+    return f"{math.ceil(time.time() + lifetime)}"
 
 
 def is_deleted(seen: PodStatus) -> bool:
@@ -307,11 +309,12 @@ def why_left(pod: Mapping[str, Any]) -> str:
 
 def has_expired(pod: Mapping[str, Any]) -> bool:
     """Whether a pod's lifetime has ended, give or take the clock skew."""
-    expires = _expires(pod)
+    expires = expires_of(pod)
     return expires is not None and expires.timestamp() < time.time() + _CLOCKS
 
 
-def _expires(pod: Mapping[str, Any]) -> datetime | None:
+def expires_of(pod: Mapping[str, Any]) -> datetime | None:
+    """Return when the lifetime of a pod or a claim ends, according to its annotation."""
     text = (pod["metadata"].get("annotations") or {}).get(EXPIRES)
     try:
         return datetime.fromtimestamp(float(str(text)), UTC)
@@ -325,12 +328,12 @@ def finished_at(pod: Mapping[str, Any]) -> datetime | None:
     if _STATES.get(status.get("phase", "Pending")) is not None:
         return None
     ends = [
-        _time(each["state"]["terminated"].get("finishedAt"))
+        time_of(each["state"]["terminated"].get("finishedAt"))
         for each in status.get("containerStatuses") or ()
         if "terminated" in (each.get("state") or {})
     ]
     # A pod that was evicted before any container ran has only its creation time.
-    return max(filter(None, ends), default=_time(pod["metadata"].get("creationTimestamp")))
+    return max(filter(None, ends), default=time_of(pod["metadata"].get("creationTimestamp")))
 
 
 def nothing_runs(pod: Mapping[str, Any]) -> bool:
@@ -351,11 +354,12 @@ def longest(pod: Mapping[str, Any], now: datetime) -> float:
     limit = pod["spec"].get("activeDeadlineSeconds")
     if limit is None:
         return math.inf
-    started = _time((pod.get("status") or {}).get("startTime")) or now
+    started = time_of((pod.get("status") or {}).get("startTime")) or now
     return float(limit) - max(0.0, (now - started).total_seconds())
 
 
-def _time(text: object) -> datetime | None:
+def time_of(text: object) -> datetime | None:
+    """Return the time that an object's field names; None if it names none."""
     try:
         return datetime.fromisoformat(str(text))
     except ValueError:

@@ -25,11 +25,11 @@ from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
-from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._api import CORE, Api
+from sandboxkit.providers.kubernetes._diagnosis import diagnosis
+from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._options import (
     ClusterOptions,
@@ -43,6 +43,7 @@ from sandboxkit.providers.kubernetes._options import (
 from sandboxkit.providers.kubernetes._parts import Parts
 from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
 from sandboxkit.providers.kubernetes._policy_probe import NetworkPolicyProbe
+from sandboxkit.providers.kubernetes._posting import post_once
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._storage import KEEPER, ClaimStorage
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
@@ -54,8 +55,6 @@ __all__ = ["KubernetesProvider"]
 _MAKER = f"{_tags.PREFIX}maker"
 _GRACE = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
 _AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
-_AGAIN_WITHIN = 2.0
-"""A creation is retried only if its call failed within these seconds, so not after a time-out."""
 _END_SECONDS = 3.0
 """How long (s) to wait for the node to report an end that the agent's stream has already shown."""
 _AT_ONCE_SECONDS = 0.01
@@ -72,6 +71,8 @@ class KubernetesProvider(AgentProvider[Instance]):
     """
 
     name: ClassVar[str] = NAME
+    _resource: ClassVar[tuple[str, str]] = ("pods", CORE)
+    """The kind of object that is a sandbox, and the root of its paths."""
 
     # Any: a toleration is whatever Kubernetes accepts as one.
     def __init__(
@@ -140,7 +141,9 @@ class KubernetesProvider(AgentProvider[Instance]):
         )
         # Unique to this provider object, so that its watch gets no other owner's pods.
         self._maker = secrets.token_hex(8)
-        self._watch = PodWatch(self._api, selector=f"{_MAKER}={self._maker}")
+        self._watch = PodWatch(
+            self._api, selector=f"{_MAKER}={self._maker}", resource=self._resource
+        )
         self._parts = Parts(self._api, self._options.architecture)
         self._denial = NetworkPolicyProbe(self._api, self._create, self.exec, self.delete)
         self._creations = Creations(self.delete, provider=self.name)
@@ -171,10 +174,18 @@ class KubernetesProvider(AgentProvider[Instance]):
 
     async def _create(self, spec: SandboxSpec, *, keeper: bool = False) -> str:
         agent = await self._parts.ensure()
-        # The client chooses the name, so that a retried creation cannot make a second pod.
-        name = f"sandboxkit-{secrets.token_hex(8)}"
+        name = self._new_name()
         image = spec.image or default_image()
         body = _pod.manifest(name, spec, self._options, image=image, agent=agent, keeper=keeper)
+        return await self._made(name, body, spec)
+
+    def _new_name(self) -> str:
+        # The client chooses the name, so that a retried creation cannot make a second sandbox.
+        return f"sandboxkit-{secrets.token_hex(8)}"
+
+    # Any, here and below: pods and claims are JSON.
+    async def _made(self, name: str, body: dict[str, Any], spec: SandboxSpec) -> str:
+        """Create an object that is a sandbox, and own it; a failure leaves none behind."""
         body["metadata"]["labels"][_MAKER] = self._maker
         self._instance(name).is_ours = True
         self._watch.follow(name)
@@ -193,38 +204,22 @@ class KubernetesProvider(AgentProvider[Instance]):
         try:
             await self._creations.once(create, find, left=f"a pod named {name!r}")
             async with self._creations.preparing(name):
-                await self._own(name, spec)
+                await self._take(name, spec)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._forget(name)
             raise
         return name
 
-    # Any, here and below: pods are JSON.
-    async def _post(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Create a pod. Raises AmbiguousError if the pod may or may not have been created."""
-        pods = await self._api.path("pods")
-        began = time.monotonic()
-        asked = False
-        while True:
-            try:
-                pod: dict[str, Any] = await self._api.call(
-                    "POST", pods, body, what="create a sandbox", sandbox_id=name
-                )
-                return pod
-            except SandboxError as error:
-                refusal = refusal_of(error)
-                if asked and refusal is not None and refusal.reason == "AlreadyExists":
-                    return await self._pod(name)
-                if refusal is not None and refusal.status < 500:
-                    raise
-                if not isinstance(error, ProviderUnavailableError):
-                    raise
-                if asked or time.monotonic() - began > _AGAIN_WITHIN:
-                    raise AmbiguousError(str(error), provider=self.name, sandbox_id=name) from error
-                asked = True
+    async def _path(self, name: str = "") -> str:
+        """Return the path of the sandboxes' objects, or of one."""
+        resource, root = self._resource
+        return await self._api.path(resource, name, root=root)
 
-    async def _own(self, name: str, spec: SandboxSpec) -> None:
+    async def _post(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        return await post_once(self._api, await self._path(), body, lambda: self._pod(name))
+
+    async def _take(self, name: str, spec: SandboxSpec) -> None:
         """Wait until the pod's agent runs, and become its owner."""
         start = Start(
             self._api,
@@ -248,7 +243,7 @@ class KubernetesProvider(AgentProvider[Instance]):
             await anyio.sleep(_POLLS[0])
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        pods = await self._api.path("pods")
+        pods = await self._path()
         params = {"labelSelector": _tags.selector(tags)}
         async for pod in self._api.pages(pods, what="list sandboxes", params=params):
             info = self._info(pod)
@@ -262,19 +257,21 @@ class KubernetesProvider(AgentProvider[Instance]):
         return info
 
     def _info(self, pod: Mapping[str, Any]) -> SandboxInfo | None:
-        info = _pod.info_of(pod)
+        info = self._info_of(pod)
         if info is not None and info.state is SandboxState.STARTING:
             client = self._known(info.id).client
             if client is not None and client.ended is None:  # it runs; the node reports that later
                 return replace(info, state=SandboxState.RUNNING)
         return info
 
+    _info_of = staticmethod(_pod.info_of)
+
     async def _pod(self, sandbox_id: str) -> dict[str, Any]:
         if not ID_PATTERN.fullmatch(sandbox_id):
             raise no_sandbox(NAME, sandbox_id)
         pod: dict[str, Any] = await self._api.call(
             "GET",
-            await self._api.path("pods", sandbox_id),
+            await self._path(sandbox_id),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
@@ -293,20 +290,25 @@ class KubernetesProvider(AgentProvider[Instance]):
         if await self._ended(sandbox_id):
             await self._remove(sandbox_id, _AT_ONCE)
             return
+        await self._until_stopped(sandbox_id, sandbox_id)
+
+    async def _until_stopped(self, sandbox_id: str, pod: str) -> None:
+        """Remove the pod of a sandbox and return once its node has reported that nothing of it runs."""
         began = time.monotonic()
         deadline = began + self._timeout
         pause = _POLLS[0]
-        await self._remove(sandbox_id, _GRACE)
+        path = await self._api.path("pods", pod)
+        await self._remove(sandbox_id, _GRACE, path)
         while True:
             try:
-                seen = PodStatus(await self._pod(sandbox_id))
+                seen = PodStatus(await self._api.call("GET", path, what="describe a sandbox"))
             except SandboxNotFoundError:
                 return
             if _pod.nothing_runs(seen.pod):
                 return
             if _pod.never_started(seen.pod) and time.monotonic() > began + _END_SECONDS:
                 # There is no container to stop, and the node is slow to report that.
-                await self._remove(sandbox_id, _AT_ONCE)
+                await self._remove(sandbox_id, _AT_ONCE, path)
                 return
             if time.monotonic() > deadline:
                 break
@@ -314,7 +316,7 @@ class KubernetesProvider(AgentProvider[Instance]):
             pause = min(pause * 1.5, _POLLS[1])
         if _ends.is_lost(seen):
             # The node does not respond. If the agent still runs there, its lease ends it.
-            await self._remove(sandbox_id, _AT_ONCE)
+            await self._remove(sandbox_id, _AT_ONCE, path)
             return
         raise ProviderUnavailableError(
             f"the node of {sandbox_id!r} does not report that it has ended; see its kubelet's log",
@@ -342,11 +344,11 @@ class KubernetesProvider(AgentProvider[Instance]):
                 pass
         return False
 
-    async def _remove(self, sandbox_id: str, how: dict[str, Any]) -> None:
+    async def _remove(self, sandbox_id: str, how: dict[str, Any], path: str = "") -> None:
         try:
             await self._api.call(
                 "DELETE",
-                await self._api.path("pods", sandbox_id),
+                path or await self._path(sandbox_id),
                 how,
                 what="remove a sandbox",
                 sandbox_id=sandbox_id,
@@ -374,7 +376,7 @@ class KubernetesProvider(AgentProvider[Instance]):
         expires = {_pod.EXPIRES: _pod.expiry(lifetime)}
         await self._api.call(
             "PATCH",
-            await self._api.path("pods", sandbox_id),
+            await self._path(sandbox_id),
             {"metadata": {"annotations": expires}},
             what="note a sandbox's new lifetime",
             content_type="application/merge-patch+json",
@@ -456,36 +458,15 @@ class KubernetesProvider(AgentProvider[Instance]):
         await self._storage.remove_volume(name)
 
     async def diagnose(self) -> Diagnosis:
-        isolation = f"pod of the level {self._options.security!r}; the node's kernel is shared"
-        if self._options.runtime_class is not None:
-            isolation = f"pod of the runtime class {self._options.runtime_class!r}"
-        try:
-            await self._api.open()
-            version = await self._api.call("GET", "/version", what="report its version")
-            lacking = await _rights.missing(self._api, by_policy=self._options.by_policy)
-        except SandboxError as error:
-            return Diagnosis(False, isolation, "no API server answers", str(error))
-        detail = (
-            f"Kubernetes {version.get('gitVersion', '?')} at {self._api.server}, namespace "
-            f"{self._api.namespace!r}"
-        )
-        if lacking:
-            return Diagnosis(
-                False,
-                isolation,
-                f"{detail}; these credentials may not: {', '.join(lacking)}",
-                "as an administrator, with the name of these credentials for USER (docs/kubernetes.md has the "
-                f"whole Role):\n{_rights.commands(lacking, self._api.namespace)}",
-            )
+        rights = _rights.needed(by_policy=self._options.by_policy)
+        return await diagnosis(self._api, self._options, rights, self._verified)
+
+    async def _verified(self) -> str:
+        """Return what was found out about the cluster. Raises SandboxError for what is missing."""
         if not self._options.by_policy:
-            return Diagnosis(True, isolation, detail)
-        try:
-            await self._denial.ensure(default_image())
-        except SandboxError as error:
-            return Diagnosis(
-                False, isolation, f"{detail}; network='none' is not verified", str(error)
-            )
-        return Diagnosis(True, isolation, f"{detail}; it enforces network policies")
+            return ""
+        await self._denial.ensure(default_image())
+        return "it enforces network policies"
 
     async def aclose(self) -> None:
         await super().aclose()

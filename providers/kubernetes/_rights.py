@@ -6,7 +6,7 @@ from typing import Any
 
 from sandboxkit.providers.kubernetes._api import Api
 
-__all__ = ["ALWAYS", "POLICY", "Right", "commands", "missing", "role"]
+__all__ = ["ALWAYS", "POLICY", "Right", "commands", "missing", "needed", "role"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -34,6 +34,11 @@ ALWAYS = (
 )
 POLICY = Right("networkpolicies", ("create",), "networking.k8s.io")
 """Also needed with no_network="policy"."""
+
+
+def needed(*, by_policy: bool = False) -> tuple[Right, ...]:
+    """Return the rights that a provider with these options needs."""
+    return (*ALWAYS, *((POLICY,) if by_policy else ()))
 
 
 def commands(lacking: Sequence[str], namespace: str) -> str:
@@ -67,14 +72,13 @@ def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
         "metadata": {"name": name},
         "rules": [
             {"apiGroups": [each.group], "resources": [each.resource], "verbs": list(each.verbs)}
-            for each in (*ALWAYS, *((POLICY,) if by_policy else ()))
+            for each in needed(by_policy=by_policy)
         ],
     }
 
 
-async def missing(api: Api, *, by_policy: bool) -> list[str]:
-    """Return the permissions that the credentials lack, such as "create pods/exec", in Role order."""
-    rights = (*ALWAYS, *((POLICY,) if by_policy else ()))
+async def missing(api: Api, rights: Sequence[Right]) -> list[str]:
+    """Return which of these permissions the credentials lack, such as "create pods/exec", in order."""
     asked = [pair for right in rights for pair in right.each()]
     allowed: dict[int, bool] = {}
 

@@ -1,4 +1,4 @@
-"""One watch for all pods of a provider: it keeps each pod's newest state, the final one included."""
+"""One watch for all pods, or claims, of a provider: it keeps each one's newest state, also the final one."""
 
 import asyncio
 import random
@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
-from sandboxkit.providers.kubernetes._api import Api, Json
+from sandboxkit.providers.kubernetes._api import CORE, Api, Json
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 
 __all__ = ["Pod", "PodStatus", "PodWatch"]
 
 Pod = Mapping[str, Any]
-"""A pod as the API server's JSON describes it."""
+"""A pod, or a claim, as the API server's JSON describes it."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _CATCH_UP = 0.5
@@ -39,8 +39,11 @@ class PodWatch:
     Only the states of followed pods are kept, although the watch gets all that match `selector`.
     """
 
-    def __init__(self, api: Api, *, selector: str) -> None:
-        self._api, self._selector = api, selector
+    def __init__(
+        self, api: Api, *, selector: str, resource: tuple[str, str] = ("pods", CORE)
+    ) -> None:
+        """`resource` is the kind of the objects, and the root of their paths."""
+        self._api, self._selector, self._resource = api, selector, resource
         self._known: dict[str, PodStatus | None] = {}
         self._changed: dict[str, anyio.Event] = {}
         self._trouble: SandboxError | None = None
@@ -114,7 +117,7 @@ class PodWatch:
         while True:
             began = anyio.current_time()
             try:
-                path = await self._api.path("pods")
+                path = await self._api.path(self._resource[0], root=self._resource[1])
                 version = version or await self._list(path)
                 query = {"labelSelector": self._selector}
                 async with self._api.watch(path, version, params=query) as events:
