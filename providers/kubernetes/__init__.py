@@ -1,5 +1,6 @@
-"""Sandboxes as pods of a Kubernetes cluster, each with our agent as its PID 1."""
+"""Sandboxes in a Kubernetes cluster: pods with our agent as their PID 1, or claims on a warm pool."""
 
+from sandboxkit.providers.kubernetes import _warm_pool as _warm_pool
 from sandboxkit.providers.kubernetes._provider import KubernetesProvider
 
 __all__ = ["KubernetesProvider"]

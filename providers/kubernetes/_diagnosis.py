@@ -24,6 +24,8 @@ async def diagnosis(
     isolation = f"pod of the level {options.security!r}; the node's kernel is shared"
     if options.runtime_class is not None:
         isolation = f"pod of the runtime class {options.runtime_class!r}"
+    if options.claims is not None:
+        isolation = f"pod of the warm pool {options.claims!r}, as its template describes it"
     try:
         await api.open()
         version = await api.call("GET", "/version", what="report its version")
@@ -44,5 +46,8 @@ async def diagnosis(
     try:
         found = await verify()
     except SandboxError as error:
-        return Diagnosis(False, isolation, f"{detail}; network='none' is not verified", str(error))
+        missing = (
+            "network='none' is not verified" if options.claims is None else "claims do not work"
+        )
+        return Diagnosis(False, isolation, f"{detail}; {missing}", str(error))
     return Diagnosis(True, isolation, f"{detail}; {found}" if found else detail)

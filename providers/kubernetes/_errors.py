@@ -159,6 +159,7 @@ _RULES = (
         needed={"namespaces"},
     ),
     ErrorRule((404,), SandboxNotFoundError, needed={"pods"}),
+    ErrorRule((404,), SandboxNotFoundError, needed={"sandboxclaims"}),
     ErrorRule(range(400), ConfigurationError, _ADDRESS),
     ErrorRule((400, 404, 405, 406, 413, 415, 422), ConfigurationError),
     ErrorRule((507,), CapacityError),

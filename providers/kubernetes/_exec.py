@@ -7,7 +7,9 @@ import aiohttp
 import anyio
 import anyio.abc
 
-__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "PodExecStream"]
+from sandboxkit.providers._hosted.agent import ProgramStream
+
+__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "PodExecStream", "PodProgram"]
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. Servers before 1.30 have only v4, which cannot close a channel."""
@@ -133,3 +135,22 @@ class PodExecStream(anyio.abc.ByteStream):
                     self._socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     pass  # closed
+
+
+class PodProgram(ProgramStream):
+    """A PodExecStream as the installation of the agent takes it."""
+
+    def __init__(self, stream: PodExecStream) -> None:
+        self.stream = stream
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        try:
+            return await self.stream.receive(max_bytes)
+        finally:
+            self.diagnostics = self.stream.diagnostics.encode()
+
+    async def send(self, item: bytes) -> None:
+        await self.stream.send(item)
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()

@@ -34,6 +34,24 @@ _LABEL = re.compile(
 )
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkMGTPE]|[KMGTPE]i)?")
 
+_OF_PODS = (
+    "security",
+    "no_network",
+    "runtime_class",
+    "priority_class",
+    "queue",
+    "topology_spread",
+    "node_selector",
+    "tolerations",
+    "image_pull_secrets",
+    "image_pull_policy",
+    "requests",
+    "gpu_resource",
+    "storage_claim",
+    "max_lifetime",
+)
+"""The options that describe pods."""
+
 
 # Any: a toleration is whatever Kubernetes accepts as one.
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,8 @@ class ClusterOptions:
     gpu_resource: str = "nvidia.com/gpu"
     storage_claim: str | None = None
     """The PersistentVolumeClaim for datasets and volumes; None: neither can be mounted."""
+    claims: str | None = None
+    """The SandboxWarmPool that sandboxes are claimed from; None: a pod is made for each."""
     max_lifetime: float = 86_400.0
     lease: float = 60.0
 
@@ -93,12 +113,14 @@ class ClusterOptions:
             ("priority_class", self.priority_class or "none"),
             ("queue", self.queue or "none"),
             ("storage_claim", self.storage_claim or "none"),
+            ("claims", self.claims or "none"),
         ):
             if not _NAME.fullmatch(value):
                 raise ConfigurationError(
                     f"{what}={value!r} is not a valid name of a Kubernetes object", provider=NAME
                 )
-
+        if self.claims is not None:
+            self._check_pooled(self.claims)
         if self.queue is not None and len(self.queue) > 63:
             raise ConfigurationError(f"queue={self.queue!r} has over 63 characters", provider=NAME)
         if self.topology_spread is not None and not _LABEL.fullmatch(self.topology_spread):
@@ -107,6 +129,18 @@ class ClusterOptions:
                 "'topology.kubernetes.io/zone'",
                 provider=NAME,
             )
+
+    def _check_pooled(self, pool: str) -> None:
+        """Refuse what describes pods: the template of the warm pool does."""
+        without = ClusterOptions()
+        for option in _OF_PODS:
+            if getattr(self, option) != getattr(without, option):
+                raise ConfigurationError(
+                    f"kubernetes cannot honour {option}={getattr(self, option)!r} with claims={pool!r}: the "
+                    "template of that warm pool describes its pods; leave the option out, and change "
+                    "the template",
+                    provider=NAME,
+                )
 
     @property
     def architecture(self) -> str:

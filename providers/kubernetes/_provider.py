@@ -4,9 +4,9 @@ import builtins
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import anyio
 from anyio.abc import ByteStream
@@ -21,10 +21,10 @@ from sandboxkit.errors import (
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, Windows
-from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
 from sandboxkit.providers.kubernetes._api import CORE, Api
@@ -62,17 +62,35 @@ _POLLS = (0.1, 1.0)
 _NOBODY_LISTENS = "connection refused"
 
 
-class KubernetesProvider(AgentProvider[Instance]):
+@dataclass(eq=False)
+class PodInstance(HostedInstance):
+    """The state that this process keeps about a sandbox in a cluster."""
+
+    place: tuple[str, str] | None = None
+    """The pod and its container, of a sandbox that is a claim; None before they are known."""
+
+
+class KubernetesProvider(AgentProvider[PodInstance]):
     """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
     The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
-    security, no_network, runtime_class, priority_class, queue, storage_claim and lease default to
-    variables with the same prefix.
+    security, no_network, runtime_class, priority_class, queue, storage_claim, claims and lease default
+    to variables with the same prefix.
     """
 
     name: ClassVar[str] = NAME
     _resource: ClassVar[tuple[str, str]] = ("pods", CORE)
     """The kind of object that is a sandbox, and the root of its paths."""
+    _pooled: ClassVar["type[KubernetesProvider]"]
+    """The class with which `claims` takes sandboxes from a warm pool; its module sets this."""
+
+    # Like pathlib.Path: the options decide the class.
+    def __new__(cls, *, claims: str | None = None, **_: object) -> Self:
+        kind: type[Any] = cls  # Any: the subclass is not known to be Self
+        if cls is KubernetesProvider and (claims or variable("CLAIMS")):
+            kind = cls._pooled
+        made: Self = super().__new__(kind)
+        return made
 
     # Any: a toleration is whatever Kubernetes accepts as one.
     def __init__(
@@ -94,6 +112,7 @@ class KubernetesProvider(AgentProvider[Instance]):
         requests: Mapping[str, str] | None = None,
         gpu_resource: str = "nvidia.com/gpu",
         storage_claim: str | None = None,
+        claims: str | None = None,
         lease: float | None = None,
         max_lifetime: float = 86_400.0,
         timeout: float = 30.0,
@@ -107,11 +126,13 @@ class KubernetesProvider(AgentProvider[Instance]):
         {"cpu": "500m"}. `queue` is a LocalQueue of Kueue, which admits the pods: `start_timeout` has to
         cover the wait for it. `topology_spread` is the node label over whose values sandboxes are spread
         where that is possible. `storage_claim` is a PersistentVolumeClaim in which datasets and volumes are
-        kept, with ReadWriteMany where sandboxes run on several nodes. A sandbox ends `lease` seconds after
-        its owner is gone; a broken connection has half of them to reconnect. Renewals extend no sandbox
-        beyond its first lifetime or `max_lifetime`, whichever is longer. `timeout` limits each response of
-        the API server, `start_timeout` the whole start, both in seconds."""
-        super().__init__(Instance)
+        kept, with ReadWriteMany where sandboxes run on several nodes. `claims` is a SandboxWarmPool of
+        agent-sandbox: sandboxes are claims on it, and its template decides what else describes a pod. A
+        sandbox ends `lease` seconds after its owner is gone (default 60, with `claims` 300); a broken
+        connection has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
+        `max_lifetime`, whichever is longer; with `claims` there is no such limit. `timeout` limits each
+        response of the API server, `start_timeout` the whole start, both in seconds."""
+        super().__init__(PodInstance)
         # Any: Options checks a variable's value like an argument.
         security_: Any = security or variable("SECURITY") or "baseline"
         no_network_: Any = no_network or variable("NO_NETWORK")
@@ -129,8 +150,9 @@ class KubernetesProvider(AgentProvider[Instance]):
             requests=dict(requests or {}),
             gpu_resource=gpu_resource,
             storage_claim=storage_claim or variable("STORAGE_CLAIM"),
+            claims=(claims := claims or variable("CLAIMS")),
             max_lifetime=max_lifetime,
-            lease=seconds("lease", lease, 60.0),
+            lease=seconds("lease", lease, 300.0 if claims else 60.0),
         )
         self._timeout, self._start_timeout = timeout, start_timeout
         self._api = Api(

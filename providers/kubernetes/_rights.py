@@ -6,7 +6,7 @@ from typing import Any
 
 from sandboxkit.providers.kubernetes._api import Api
 
-__all__ = ["ALWAYS", "POLICY", "Right", "commands", "missing", "needed", "role"]
+__all__ = ["ALWAYS", "CLAIMING", "POLICY", "Right", "commands", "missing", "needed", "role"]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -34,11 +34,21 @@ ALWAYS = (
 )
 POLICY = Right("networkpolicies", ("create",), "networking.k8s.io")
 """Also needed with no_network="policy"."""
+CLAIMING = (
+    Right(
+        "sandboxclaims",
+        ("create", "delete", "get", "list", "patch", "watch"),
+        "extensions.agents.x-k8s.io",
+    ),
+    Right("pods", ("delete", "get")),
+    *(each for each in ALWAYS if each.resource in ("pods/exec", "events")),
+)
+"""All that is needed with `claims`."""
 
 
-def needed(*, by_policy: bool = False) -> tuple[Right, ...]:
+def needed(*, by_policy: bool = False, claims: bool = False) -> tuple[Right, ...]:
     """Return the rights that a provider with these options needs."""
-    return (*ALWAYS, *((POLICY,) if by_policy else ()))
+    return CLAIMING if claims else (*ALWAYS, *((POLICY,) if by_policy else ()))
 
 
 def commands(lacking: Sequence[str], namespace: str) -> str:
@@ -50,7 +60,10 @@ def commands(lacking: Sequence[str], namespace: str) -> str:
     for each in lacking:
         verb, _, resource = each.partition(" ")
         verbs.setdefault(resource, []).append(verb)
-    groups = {each.resource: f".{each.group}" if each.group else "" for each in (*ALWAYS, POLICY)}
+    groups = {
+        each.resource: f".{each.group}" if each.group else ""
+        for each in (*CLAIMING, *ALWAYS, POLICY)
+    }
     lines: list[str] = []
     for resource, wanted in verbs.items():
         name = f"sandboxkit-{'-'.join(wanted)}-{resource.replace('/', '-')}"
@@ -64,7 +77,7 @@ def commands(lacking: Sequence[str], namespace: str) -> str:
 
 
 # Any: a manifest is JSON.
-def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
+def role(name: str, *, by_policy: bool = False, claims: bool = False) -> dict[str, Any]:
     """Return the manifest of the smallest Role with which the provider works."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -72,7 +85,7 @@ def role(name: str, *, by_policy: bool = False) -> dict[str, Any]:
         "metadata": {"name": name},
         "rules": [
             {"apiGroups": [each.group], "resources": [each.resource], "verbs": list(each.verbs)}
-            for each in needed(by_policy=by_policy)
+            for each in needed(by_policy=by_policy, claims=claims)
         ],
     }
 

@@ -19,6 +19,7 @@ UNSUPPORTED = {
 _WITHOUT_A_CLAIM = {
     "mounts": "name a PersistentVolumeClaim for datasets and volumes, in SANDBOXKIT_KUBERNETES_STORAGE_CLAIM"
 }
+_OF_THE_TEMPLATE = ("image", "cpus", "memory_mb", "disk_mb", "gpu", "pids", "mounts", "snapshot")
 LEAST_MEMORY_MB = 32
 _NOBODY = "65534"
 _IDS = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
@@ -27,6 +28,15 @@ _LARGEST_ID = 2**31 - 1
 
 def rules(options: ClusterOptions) -> tuple[Rule, ...]:
     """Return the rules of a provider with these options."""
+    tags = Rule(
+        "tags",
+        f"all tags together have at most {_tags.MAX_BYTES} bytes",
+        lambda spec: len(_tags.annotation(spec.tags)) > _tags.MAX_BYTES,
+        lambda spec: f"{len(spec.tags)} tags",
+    )
+    if options.claims is not None:
+        why = f"the template of the warm pool {options.claims!r} decides this; leave it out"
+        return (*never(dict.fromkeys(_OF_THE_TEMPLATE, why)), *STRICT, *UNICODE, tags)
     restricted = options.security == "restricted"
     mode = "security='restricted'" if restricted else "profile='strict'"
 
@@ -76,12 +86,7 @@ def rules(options: ClusterOptions) -> tuple[Rule, ...]:
             lambda spec: ", ".join(spec.mounts),
         ),
         *UNICODE,
-        Rule(
-            "tags",
-            f"all tags together have at most {_tags.MAX_BYTES} bytes",
-            lambda spec: len(_tags.annotation(spec.tags)) > _tags.MAX_BYTES,
-            lambda spec: f"{len(spec.tags)} tags",
-        ),
+        tags,
     )
 
 

@@ -1,0 +1,324 @@
+"""agent-sandbox (kubernetes-sigs) in a namespace: a small controller that does what its own do.
+
+What was read of the real one, and is done here: a pool keeps `replicas` Sandboxes, each with a pod of the
+same name; a claim adopts a ready Sandbox of its pool, by a write that fails if somebody else was first, or
+gets a new one of its own name; the claim has the Sandbox's Ready condition and name; it is deleted at its
+shutdownTime, or `ttlSecondsAfterFinished` after its pod has ended. Owner references do the rest.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.kubernetes.cluster import ApiError, wait_until
+from tests.kubernetes.custom_objects import Store
+from tests.kubernetes.here import IMAGE
+
+EXTENSIONS, CORE = "extensions.agents.x-k8s.io", "agents.x-k8s.io"
+POOL = "pool"
+_KINDS = {
+    "SandboxTemplate": EXTENSIONS,
+    "SandboxWarmPool": EXTENSIONS,
+    "SandboxClaim": EXTENSIONS,
+    "Sandbox": CORE,
+}
+_IN_POOL = f"{CORE}/warm-pool-sandbox"
+_MERGE = "application/merge-patch+json"
+
+# Any: the API server's JSON.
+Json = dict[str, Any]
+
+
+def plural(kind: str) -> str:
+    """The kind's name in paths."""
+    return "sandboxes" if kind == "Sandbox" else kind.lower() + "s"
+
+
+def path(namespace: str, kind: str, name: str = "", sub: str = "") -> str:
+    """The path of the objects of a kind, or of one."""
+    base = f"/apis/{_KINDS[kind]}/v1beta1/namespaces/{namespace}/{plural(kind)}"
+    return "/".join(each for each in (base, name, sub) if each)
+
+
+@contextmanager
+def warm_pool(
+    store: Store,
+    namespace: str,
+    *,
+    replicas: int,
+    light: bool = False,
+    labels: Mapping[str, str] | None = None,
+) -> "Iterator[Controller]":
+    """A warm pool named POOL that is full, and the controller that keeps it so.
+
+    A light pool has pods that no node runs, of which the controller says that they do.
+    """
+    container = {
+        "name": "sandbox",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sleep", "infinity"],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+    }
+    spec: Json = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        **({"schedulerName": "nobody"} if light else {}),
+    }
+    labels = {"sandboxkit.dev/network": "none"} if labels is None else labels
+    _make(
+        store,
+        namespace,
+        "SandboxTemplate",
+        POOL,
+        {"podTemplate": {"metadata": {"labels": dict(labels)}, "spec": spec}},
+    )
+    pool = {"replicas": replicas, "sandboxTemplateRef": {"name": POOL}}
+    _make(store, namespace, "SandboxWarmPool", POOL, pool)
+    controller = Controller(store, namespace, light=light)
+    controller.start()
+    try:
+        controller.wait_until(lambda: controller.ready >= replicas, "a full warm pool")
+        yield controller
+    finally:
+        try:
+            store.request("DELETE", path(namespace, "SandboxWarmPool", POOL))
+            controller.grace = {"gracePeriodSeconds": 0}  # no test waits for these pods
+            controller.wait_until(
+                lambda: not store.cluster.pods(namespace), "the end of the pool's pods"
+            )
+        finally:
+            controller.end()
+
+
+def _make(store: Store, namespace: str, kind: str, name: str, spec: Json) -> None:
+    body: Json = {"apiVersion": f"{_KINDS[kind]}/v1beta1", "kind": kind}
+    body |= {"metadata": {"name": name}, "spec": spec}
+    store.request("POST", path(namespace, kind), body)
+
+
+class Controller(threading.Thread):
+    """The controllers of one namespace; a round looks at everything there."""
+
+    def __init__(self, store: Store, namespace: str, *, light: bool) -> None:
+        super().__init__(daemon=True)
+        self._store, self._namespace, self._light = store, namespace, light
+        self._over = threading.Event()
+        self._paused = False
+        self._failure: Exception | None = None
+        self.grace: Json | None = None
+        """How pods are deleted; None for their own grace period."""
+        self.ready = 0
+        """How many Sandboxes of the pool nobody has claimed, and are ready."""
+        self.given: list[tuple[str, str]] = []
+        """The claims, and the Sandboxes that they got."""
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds, or the controller has failed; raises what has failed."""
+        wait_until(lambda: self._failure is not None or condition(), what, seconds=120)
+        self._check()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do nothing meanwhile, as when the controller is down."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise RuntimeError("the controller has failed") from self._failure
+
+    def end(self) -> None:
+        """Stop; raises what has failed."""
+        self._over.set()
+        self.join(60)
+        self._check()
+
+    def run(self) -> None:
+        try:
+            while not self._over.is_set():
+                if not self._paused:
+                    self._round()
+                self._over.wait(0.1)
+        except Exception as error:  # noqa: BLE001  # raised again in the test's own thread
+            self._failure = error
+
+    def _list(self, kind: str) -> dict[str, Json]:
+        place = path(self._namespace, kind) if kind in _KINDS else self._pods()
+        items = self._store.request("GET", place)["items"]
+        return {each["metadata"]["name"]: each for each in items}
+
+    def _pods(self, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self._namespace}/pods" + (f"/{name}" if name else "")
+
+    def _write(self, method: str, place: str, body: Json | None = None) -> Json | None:
+        """Make a change; None where another one was first, as the next round will see."""
+        content = _MERGE if method == "PATCH" else "application/json"
+        try:
+            made: Json = self._store.request(method, place, body, content=content)
+            return made
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return None
+
+    def _round(self) -> None:
+        templates, pools = self._list("SandboxTemplate"), self._list("SandboxWarmPool")
+        claims, sandboxes = self._list("SandboxClaim"), self._list("Sandbox")
+        pods = self._list("Pod")
+        self._store.collect(pods)
+        for name, pod in pods.items():
+            sandbox = sandboxes.get(name)
+            is_over = sandbox is None or not _lives(sandbox)
+            if is_over and (_lives(pod) or self.grace is not None):
+                self._write("DELETE", self._pods(name), self.grace)
+        for sandbox in filter(_lives, sandboxes.values()):
+            self._tend(sandbox, pods.get(sandbox["metadata"]["name"]))
+        free = [
+            each
+            for each in sandboxes.values()
+            if _lives(each) and _IN_POOL in each["metadata"]["labels"] and _is_ready(each)
+        ]
+        self.ready = len(free)
+        for claim in filter(_lives, claims.values()):
+            self._serve(claim, free, sandboxes, pools, templates)
+        for name, pool in pools.items():
+            template = templates.get(pool["spec"]["sandboxTemplateRef"]["name"])
+            uid = pool["metadata"]["uid"]
+            there = [each for each in sandboxes.values() if _lives(each) and _owner(each) == uid]
+            missing = pool["spec"]["replicas"] - len(there) if template and _lives(pool) else 0
+            for _ in range(missing):
+                assert template is not None
+                metadata = {"generateName": f"{name}-", "labels": {_IN_POOL: name}}
+                self._make_sandbox(metadata, pool, template)
+
+    def _make_sandbox(self, metadata: Json, owner: Json, template: Json) -> None:
+        body = {
+            "apiVersion": f"{CORE}/v1beta1",
+            "kind": "Sandbox",
+            "metadata": metadata | {"ownerReferences": [_reference(owner)]},
+            "spec": {"podTemplate": template["spec"]["podTemplate"]},
+        }
+        self._write("POST", path(self._namespace, "Sandbox"), body)
+
+    def _tend(self, sandbox: Json, pod: Json | None) -> None:
+        """Make the Sandbox's pod if there is none, and note its state."""
+        name, template = sandbox["metadata"]["name"], sandbox["spec"]["podTemplate"]
+        if pod is None:
+            labels = {**template["metadata"].get("labels", {}), f"{CORE}/sandbox": name}
+            spec = {"automountServiceAccountToken": False, **template["spec"]}
+            metadata = {"name": name, "labels": labels}  # the cluster does not know its owner
+            self._write("POST", self._pods(), {"metadata": metadata, "spec": spec})
+            return
+        phase = pod["status"].get("phase")
+        ready = ("Ready", "True") in [
+            (each["type"], each["status"]) for each in pod["status"].get("conditions") or ()
+        ]
+        if phase in ("Failed", "Succeeded"):
+            conditions = [_condition("Ready", False, f"Pod{phase}"), _condition("Finished", True)]
+        elif self._light or (phase == "Running" and ready and pod["status"].get("podIPs")):
+            conditions = [_condition("Ready", True, "DependenciesReady")]
+        else:
+            conditions = [_condition("Ready", False, "DependenciesNotReady")]
+        self._note("Sandbox", sandbox, {"conditions": conditions})
+
+    def _serve(
+        self,
+        claim: Json,
+        free: list[Json],
+        sandboxes: dict[str, Json],
+        pools: dict[str, Json],
+        templates: dict[str, Json],
+    ) -> None:
+        metadata = claim["metadata"]
+        if _is_over(claim):
+            self._write("DELETE", path(self._namespace, "SandboxClaim", metadata["name"]))
+            return
+        mine = [each for each in sandboxes.values() if _owner(each) == metadata["uid"]]
+        pool = pools.get(claim["spec"]["warmPoolRef"]["name"])
+        template = pool and templates.get(pool["spec"]["sandboxTemplateRef"]["name"])
+        if mine:
+            conditions = (mine[0].get("status") or {}).get("conditions") or []
+            bound = {"name": mine[0]["metadata"]["name"]}
+            self._note("SandboxClaim", claim, {"conditions": conditions, "sandbox": bound})
+        elif pool is None or template is None:
+            reason = "WarmPoolNotFound" if pool is None else "TemplateNotFound"
+            self._note("SandboxClaim", claim, {"conditions": [_condition("Ready", False, reason)]})
+        elif free:
+            sandbox = free.pop(0)
+            name = sandbox["metadata"]["name"]
+            change = {
+                "resourceVersion": sandbox["metadata"]["resourceVersion"],
+                "labels": {_IN_POOL: None, f"{CORE}/claim-uid": metadata["uid"]},
+                "ownerReferences": [_reference(claim)],
+            }
+            if self._write("PATCH", path(self._namespace, "Sandbox", name), {"metadata": change}):
+                self.given.append((metadata["name"], name))
+        else:
+            self._make_sandbox({"name": metadata["name"], "labels": {}}, claim, template)
+
+    def _note(self, kind: str, thing: Json, status: Json) -> None:
+        """Store a status, if it is another one."""
+        before = _without_times(thing.get("status") or {})
+        if before != _without_times(status):
+            place = path(self._namespace, kind, thing["metadata"]["name"], "status")
+            self._write("PATCH", place, {"status": status})
+
+
+def _lives(thing: Json) -> bool:
+    return "deletionTimestamp" not in thing["metadata"]
+
+
+def _owner(thing: Json) -> str:
+    owners = thing["metadata"].get("ownerReferences") or [{"uid": ""}]
+    return str(owners[0]["uid"])
+
+
+def _reference(owner: Json) -> Json:
+    kept = {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+    kept |= {"name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
+    return {**kept, "controller": True, "blockOwnerDeletion": True}
+
+
+def _condition(kind: str, status: bool, reason: str = "PodEnded") -> Json:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = {"type": kind, "status": str(status), "reason": reason, "message": ""}
+    return {**found, "lastTransitionTime": now}
+
+
+def _without_times(status: Json) -> Json:
+    conditions = [
+        {key: value for key, value in each.items() if key != "lastTransitionTime"}
+        for each in status.get("conditions") or ()
+    ]
+    return {**status, "conditions": conditions}
+
+
+def _conditions(thing: Json) -> dict[str, Json]:
+    return {each["type"]: each for each in (thing.get("status") or {}).get("conditions") or ()}
+
+
+def _is_ready(sandbox: Json) -> bool:
+    return _conditions(sandbox).get("Ready", {}).get("status") == "True"
+
+
+def _is_over(claim: Json) -> bool:
+    lifecycle = claim["spec"].get("lifecycle") or {}
+    ends = [lifecycle["shutdownTime"]] if "shutdownTime" in lifecycle else []
+    times = [datetime.fromisoformat(each).timestamp() for each in ends]
+    finished, kept = _conditions(claim).get("Finished"), lifecycle.get("ttlSecondsAfterFinished")
+    if finished is not None and kept is not None:
+        times.append(datetime.fromisoformat(finished["lastTransitionTime"]).timestamp() + kept)
+    return bool(times) and min(times) <= time.time()
