@@ -1,4 +1,7 @@
-"""Which checks of the contract wait for `make nightly`: on a vendor, those of the agent alone."""
+"""Which checks of the contract wait for `make nightly`: on a vendor, those of the agent alone.
+
+A suite with a set `in_each_run` names the checks that do not wait.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -58,7 +61,10 @@ prints, and the 20 MB of a file, cross each vendor's connection every time."""
 
 
 def waits(suite: type, check: Callable[..., object]) -> bool:
-    """Whether a check of a provider's suite is of the agent alone, and the agent a vendor's guest."""
+    """Whether a check waits: it is of the agent alone, and the agent a vendor's guest."""
+    chosen: frozenset[str] | None = getattr(suite, "in_each_run", None)
+    if chosen is not None:
+        return check.__name__ not in chosen
     if not issubclass(suite, VendorHooks):
         return False
     return check.__name__ in OF_THE_LINK or (

@@ -1,0 +1,147 @@
+"""Claims on a warm pool show every behaviour, in pods of a real cluster; most tests wait for the night."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+import pytest
+
+from sandboxkit import CommandStartError, ConfigurationError, Operation, Sandbox, Session
+from sandboxkit.provider import Provider
+from sandboxkit.providers._hosted.install import Found
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.providers.kubernetes._exec import PodProgram
+from sandboxkit.testing.conformance import ProviderConformance
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from sandboxkit.types import SandboxSpec
+from tests.conformance.hooks import _shut
+from tests.kubernetes.agent_sandbox import POOL, warm_pool
+from tests.kubernetes.custom_objects import server_in_front
+from tests.kubernetes.here import new_namespace, require_cluster
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="class", autouse=True)
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A warm pool of the class's own."""
+    folder: Path = tmp_path_factory.mktemp("front")
+    with (
+        new_namespace() as namespace,
+        server_in_front(require_cluster(), folder) as (store, kubeconfig),
+        mock.patch.dict(
+            os.environ,
+            {"KUBECONFIG": str(kubeconfig), "SANDBOXKIT_KUBERNETES_CLAIMS": POOL},
+        ),
+        warm_pool(store, namespace, replicas=2),
+    ):
+        yield
+
+
+class ClaimHooks(Conformance):
+    """The whole container is frozen on its node, which is this machine; the connection of the exec call
+    that leads to the agent breaks."""
+
+    def freeze(self, provider: Provider, sandbox_id: str) -> None:
+        self._set(sandbox_id, "FROZEN", "1")
+
+    def thaw(self, provider: Provider, sandbox_id: str) -> None:
+        self._set(sandbox_id, "THAWED", "0")
+
+    def cut(self, provider: Provider, sandbox_id: str) -> None:
+        assert isinstance(provider, KubernetesProvider)
+
+        async def shut() -> None:
+            client = provider._known(sandbox_id).client
+            assert client is not None
+            found = client._link._stream
+            assert isinstance(found, Found)
+            assert isinstance(found._stream, PodProgram)
+            connection = found._stream.stream._socket
+            assert connection is not None
+            _shut(os.dup(connection.fileno()))
+
+        Operation(shut()).result(DEADLINE)
+
+    def _set(self, sandbox_id: str, first: str, second: str) -> None:
+        """Set the state of the container's control group, of version 1 or 2."""
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes()
+                groups = (process / "cgroup").read_text()
+            except OSError:  # it ended
+                continue
+            if b"-listen-path=@" in command and sandbox_id.encode() in command:
+                root = Path("/sys/fs/cgroup")
+                old = groups.partition(":freezer:")[2].partition("\n")[0].lstrip("/")
+                if old:
+                    (root / "freezer" / old / "freezer.state").write_text(first)
+                else:
+                    group = groups.partition("0::")[2].strip().lstrip("/")
+                    (root / group / "cgroup.freeze").write_text(second)
+                return
+        raise AssertionError(f"no agent runs in {sandbox_id}")
+
+
+class TestKubernetesClaims(ClaimHooks, ProviderConformance):
+    """The template describes the pods: image, limits and network cannot be asked for."""
+
+    silence_bound = 30.0
+    """7 s of silence until another connection is tried and 7 s on that; then a node may be asked."""
+    spec = "sandboxkit.providers.kubernetes:KubernetesProvider"
+    in_each_run: ClassVar = frozenset(
+        {
+            "test_the_first_use_starts_it",
+            "test_stop_removes_it",
+            "test_stop_ends_its_processes",
+            "test_stop_during_the_start_leaves_nothing",
+            "test_exec_in_an_ended_sandbox_is_a_typed_error",
+            "test_the_lifetime_ends_it",
+            "test_the_lifetime_ends_a_running_command",
+            "test_renew_extends_the_lifetime",
+            "test_renew_may_shorten_the_lifetime",
+            "test_tags_are_stored_completely",
+            "test_several_tags_are_all_required",
+            "test_another_process_stops_it",
+            "test_a_cancelled_start_leaves_nothing_and_frees_its_slot",
+            "test_a_lost_connection_has_no_status",
+            "test_memory_is_bounded",
+        }
+    )
+    """What differs from bare pods: how sandboxes are made, found and ended, and what is refused."""
+
+    @classmethod
+    def make_provider(cls) -> Provider:
+        return KubernetesProvider()
+
+    def test_pids_bounds_the_processes(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+
+    def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+
+    def test_memory_is_bounded(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="memory_mb=128"):
+            session.sandbox(memory_mb=128)
+
+    # The template's policy decides about the network, which this cluster does not enforce.
+
+    def test_network_none_has_a_loopback_interface_only(self, shared: Sandbox) -> None:
+        with pytest.raises(ConfigurationError, match="network='internet'"):
+            Operation(shared._provider.create(SandboxSpec(network="internet"))).result(DEADLINE)
+
+    def test_network_none_fails_at_once(self, shared: Sandbox) -> None:
+        self.test_network_none_has_a_loopback_interface_only(shared)
+
+    def test_user_is_honoured_or_refused(self, shared: Sandbox) -> None:
+        """The template has dropped all capabilities, so root cannot switch users."""
+        with pytest.raises(CommandStartError, match="operation not permitted"):
+            shared.exec(["id", "-un"], user="nobody").result(DEADLINE)
+
+    def test_the_first_process_cannot_be_traced_or_read(self, shared: Sandbox) -> None:
+        """It is the template's and holds nothing: the agent runs beside it."""
+        assert shared.exec(["cat", "/proc/1/comm"]).result(DEADLINE).stdout == "sleep\n"
