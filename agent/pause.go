@@ -62,7 +62,7 @@ func (c *children) stopOnce() (running int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.pause.on {
-		return 0, fmt.Errorf("resumed meanwhile: %w", syscall.EAGAIN)
+		return 0, nil // another client has resumed it meanwhile
 	}
 	for _, p := range processTable(c.byPid) {
 		if self == 1 && p.ppid == 0 {

@@ -35,9 +35,12 @@ def take(
     provider.check_snapshot(life.spec, kind)
 
     async def run(sandbox_id: str) -> Snapshot:
-        info = await provider.take_snapshot(
-            sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
-        )
+        async with (
+            life.clock.one
+        ):  # both stop the programs, and the first that is done continues them
+            info = await provider.take_snapshot(
+                sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
+            )
         return Snapshot(provider, info)
 
     return Operation(life.call(run), of=life)
@@ -66,13 +69,14 @@ def fork(
     life.provider.check_snapshot(life.spec, "files")
 
     async def run(sandbox_id: str) -> list[S | SandboxError]:
-        info = await life.provider.take_snapshot(
-            sandbox_id,
-            kind="files",
-            name=None,
-            tags=_tags.public(life.spec.tags),
-            expires=time.time() + TTL,
-        )
+        async with life.clock.one:
+            info = await life.provider.take_snapshot(
+                sandbox_id,
+                kind="files",
+                name=None,
+                tags=_tags.public(life.spec.tags),
+                expires=time.time() + TTL,
+            )
         # The snapshot has the files, as they are now.
         spec = dataclasses.replace(life.spec, snapshot=info.id, files={})
         made = [make(spec) for _ in range(n)]

@@ -19,7 +19,7 @@ class PauseClock:
     def __init__(self) -> None:
         self.paused = False
         self.one = anyio.Lock()
-        """Held while the sandbox is paused or resumed."""
+        """Held while the sandbox is paused or resumed, or its snapshot is taken."""
         self._left: dict[anyio.CancelScope, float] = {}
         """The timers, each with the seconds that it had left when the sandbox was paused."""
 

@@ -46,7 +46,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _EPILOG = """\
 exit codes:
   0    success; run, exec and shell return the command's own status
-  1    some failed (cleanup, demo, doctor, ls, pause, resume, snapshots, stop, tasks, volumes)
+  1    some failed (verbs with several parts, such as ls, pause and stop)
   2    wrong usage or configuration
   124  the command ran past --timeout
   125  the sandbox or its backend failed

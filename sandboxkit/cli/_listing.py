@@ -19,6 +19,7 @@ _SHORT = 5
 _STYLES = {
     SandboxState.RUNNING: "green",
     SandboxState.STARTING: "yellow",
+    SandboxState.PAUSED: "yellow",
     SandboxState.STOPPED: "dim",
 }
 _GAP = 3

@@ -46,7 +46,7 @@ def add(verbs: _options.Verbs) -> None:
         type=SandboxState,
         choices=list(SandboxState),
         metavar="STATE",
-        help="starting, running or stopped",
+        help="starting, running, paused or stopped",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

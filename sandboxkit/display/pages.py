@@ -18,6 +18,7 @@ RESPONSE_SECONDS = 2.0
 _STATES = {
     SandboxState.RUNNING: "good",
     SandboxState.STARTING: "open",
+    SandboxState.PAUSED: "open",
     SandboxState.STOPPED: "plain",
 }
 

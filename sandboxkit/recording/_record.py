@@ -196,6 +196,10 @@ class RecordingProvider(Relay):
         """See `Provider.check_snapshot`."""
         self._inner.check_snapshot(spec, kind)
 
+    def check_pause(self) -> None:
+        """See `Provider.check_pause`."""
+        self._inner.check_pause()
+
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""
         self.encoder.secrets.add(spec.secrets.values())

@@ -132,6 +132,14 @@ class Relay(Provider):
         """See `Provider.delete_snapshot`."""
         await self.call(None, "delete_snapshot", None, snapshot_id=snapshot_id)
 
+    async def pause(self, sandbox_id: str) -> None:
+        """See `Provider.pause`."""
+        await self.call(None, "pause", sandbox_id)
+
+    async def resume(self, sandbox_id: str) -> None:
+        """See `Provider.resume`."""
+        await self.call(None, "resume", sandbox_id)
+
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
         """See `Provider.remove_unused_datasets`."""
         names: builtins.list[str] = await self.call(

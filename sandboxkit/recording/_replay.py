@@ -200,6 +200,9 @@ class ReplayProvider(Relay):
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         """See `Provider.check_snapshot`; it accepts every spec, because refusals are not recorded."""
 
+    def check_pause(self) -> None:
+        """See `Provider.check_pause`; it accepts every pause."""
+
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""
         return await self._create(spec, None)

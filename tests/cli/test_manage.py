@@ -272,6 +272,21 @@ def test_stop_attempts_all_and_reports_each(cli: Cli, detached: str, tag: str) -
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 
+def test_pause_and_resume_by_id(cli: Cli, detached: str, tag: str) -> None:
+    result = cli("pause", "no-such-sandbox", detached)
+    assert (result.returncode, result.stdout) == (1, f"{detached}\n")
+    assert "no-such-sandbox" in result.stderr
+    assert "paused" in cli("ls", "--tag", tag).stdout
+    refused = cli("exec", detached, "--", "true")
+    assert refused.returncode == 125
+    assert "resume" in refused.stderr
+    assert cli("resume", detached).stdout == f"{detached}\n"
+    assert cli("exec", detached, "--", "true").returncode == 0
+    cli("pause", detached)
+    assert cli("cleanup", "--tag", tag).returncode == 0
+    assert cli("ls", "-q", "--tag", tag).stdout == ""
+
+
 def test_cleanup_without_a_selection_is_refused(cli: Cli) -> None:
     result = cli("cleanup", "--dry-run")
     assert result.returncode == 2

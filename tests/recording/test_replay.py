@@ -19,6 +19,7 @@ from sandboxkit import (
     ReplayMismatchError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
+    SandboxPausedError,
     Session,
 )
 from sandboxkit.cli import main
@@ -76,6 +77,11 @@ def everything(session: Session, folder: Path) -> list[object]:
             sandbox.logs().exception() is None,
         ]
         seen += [sandbox.workdir().result(), sandbox.usage().result()]
+        sandbox.pause().result()
+        with pytest.raises(SandboxPausedError) as paused:
+            sandbox.exec(["true"]).result()
+        seen.append(str(paused.value))
+        sandbox.resume().result()
     return seen
 
 
