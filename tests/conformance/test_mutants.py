@@ -20,13 +20,14 @@ from sandboxkit.testing.conformance import (
     _base,
     kill,
     neighbours,
+    ports,
     silence,
     starts,
     transfers,
 )
 from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
-from tests.conformance import mutants, snapshot_mutants, weakened, weakened_mounts
+from tests.conformance import mutants, port_mutants, snapshot_mutants, weakened, weakened_mounts
 from tests.conformance.hooks import FakeHooks
 
 _TREES = {**kill._TREES, **kill._HIDDEN}
@@ -226,6 +227,32 @@ CASES: list[tuple[type[Provider], str, str | None]] = [
         "test_removing_a_volume_that_does_not_exist_is_an_error",
         None,
     ),
+    (port_mutants.DropsTheEnd, "test_a_connection_ends_each_direction_by_itself", None),
+    (port_mutants.DropsTheEnd, "test_a_served_port_leads_to_an_address_of_this_side", None),
+    (port_mutants.MixesConnections, "test_an_exposed_port_serves_clients_of_this_machine", None),
+    (port_mutants.RepeatsAfterACut, "test_a_cut_link_repeats_and_loses_no_byte", None),
+    (
+        port_mutants.BuffersWithoutLimit,
+        "test_an_unread_exposed_connection_holds_up_its_sender",
+        None,
+    ),
+    (
+        port_mutants.EndsRefusedConnections,
+        "test_an_exposed_port_resets_a_connection_that_is_refused_inside",
+        None,
+    ),
+    (port_mutants.AcceptsForNobody, "test_a_port_that_nothing_listens_on_refuses", None),
+    (port_mutants.KeepsExposing, "test_an_exposed_port_is_closed_with_its_connections", None),
+    (port_mutants.KeepsServing, "test_a_closed_served_port_refuses", None),
+    (
+        port_mutants.ServesOneByOne,
+        "test_connections_that_wait_stop_no_other_one_of_a_served_port",
+        None,
+    ),
+    (port_mutants.ServesAnotherPort, "test_a_port_that_is_taken_is_refused", None),
+    # Its sandboxes have the ports of this machine.
+    (FakeProvider, "test_a_served_port_is_that_of_its_sandbox", None),
+    (FakeProvider, "test_a_connection_does_not_reach_a_port_of_this_machine", None),
 ]
 
 
@@ -304,11 +331,15 @@ def test_the_check_fails_on_its_mutant(
     monkeypatch.setattr(_base.until, "__defaults__", (3.0,))
     for module, name, seconds in (
         (neighbours, "DEADLINE", 5.0),
+        (ports, "DEADLINE", 2.0),
         (silence, "DEADLINE", 5.0),
         (starts, "_UNDONE", 3.0),
         (transfers, "_SETTLED", 1.0),
     ):
         monkeypatch.setattr(module, name, seconds)
+    if issubclass(mutant, port_mutants.Patched):
+        for owner, name, replacement in mutant.patches:
+            monkeypatch.setattr(owner, name, replacement)
 
     class Suite(FakeHooks, ProviderConformance):
         silence_bound = 4.0
@@ -343,6 +374,7 @@ def test_the_check_fails_on_its_mutant(
             "tree": _TREES.get(tree or ""),
             "large": _large(tmp_path),
             "kind": bytearray,
+            "end": "close",
             "others": 1,
             "delay": 0.05,
             "program": "/no/such/program",
@@ -369,6 +401,8 @@ def test_the_check_fails_on_its_mutant(
         except Exception:  # noqa: BLE001 - closing through a mutant may fail; `folders` cleans up
             pass
         Operation(provider.aclose()).result(10)
+        while port_mutants.leaked:
+            Operation(port_mutants.leaked.pop()()).result(10)
 
 
 def test_every_check_named_here_passes_on_a_good_provider_elsewhere() -> None:

@@ -6,9 +6,9 @@ import errno
 import os
 import socket
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -49,6 +49,19 @@ print(listener.getsockname()[1], flush=True)
 taken = listener.accept()[0]
 while True:
     taken.sendall(bytes(65536))
+"""
+_STALL = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+taken, total = listener.accept()[0], 0
+taken.settimeout(1)
+try:
+    while total < 128 << 20:
+        total += taken.send(bytes(65536))
+except TimeoutError:
+    pass
+print(total, flush=True)
 """
 _ASK = """
 import socket, sys
@@ -145,6 +158,38 @@ class PortsConformance(Conformance):
             for _ in range(5):
                 assert shared.exec(["echo", "on"]).result(DEADLINE).stdout == "on\n"
 
+    def test_an_unread_exposed_connection_holds_up_its_sender(self, shared: Sandbox) -> None:
+        process = shared.exec(["python3", "-c", _STALL])
+        lines = iter(process.stdout.lines())
+        with (
+            shared.expose(int(next(lines))).result(DEADLINE) as exposed,
+            socket.create_connection(("127.0.0.1", exposed.port), DEADLINE),
+        ):
+            assert int(next(lines)) < 64 << 20, "more than the windows and the kernel's buffers"
+        process.result(DEADLINE)
+
+    def test_a_cut_link_repeats_and_loses_no_byte(
+        self, provider: Provider, sandbox: Sandbox
+    ) -> None:
+        assert sandbox.id is not None
+        data, received = os.urandom(4 << 20), b""
+        with running(sandbox, _ECHO) as port, ThreadPoolExecutor(1) as pool:
+            connection = sandbox.connect(port).result(DEADLINE)
+            sent = pool.submit(lambda: connection.send(data).result(DEADLINE))
+            try:
+                while len(received) < 1 << 20:
+                    received += connection.receive().result(DEADLINE)
+                self.cut(provider, sandbox.id)
+                while len(received) < len(data):
+                    more = connection.receive().result(DEADLINE)
+                    assert more, "a lost connection does not end as a finished one does"
+                    received += more
+            except (ConnectionError, SandboxError):
+                pass  # a link that cannot be resumed ends its connections
+            assert data.startswith(received)
+            connection.close().result(DEADLINE)
+            assert sent.exception(DEADLINE) is None or received != data
+
     def test_a_stop_ends_a_connection(self, sandbox: Sandbox) -> None:
         with running(sandbox, _ECHO) as port:
             connection = sandbox.connect(port).result(DEADLINE)
@@ -156,9 +201,9 @@ class PortsConformance(Conformance):
 
     def test_an_exposed_port_serves_clients_of_this_machine(self, shared: Sandbox) -> None:
         def get(number: int) -> bytes:
-            with urllib.request.urlopen(f"{exposed.url}/{number}", timeout=DEADLINE) as answer:
-                content: bytes = answer.read()
-                return content
+            with socket.create_connection(("127.0.0.1", exposed.port), DEADLINE) as client:
+                client.sendall(b"GET /%d HTTP/1.0\r\n\r\n" % number)
+                return b"".join(_received(client)).partition(b"\r\n\r\n")[2]
 
         with (
             running(shared, _HTTP) as port,
@@ -195,13 +240,32 @@ class PortsConformance(Conformance):
                 with pytest.raises(ConnectionResetError):
                     client.recv(1)
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(address, DEADLINE)
+                socket.create_connection(address, DEADLINE).close()
 
     def test_a_served_port_leads_to_an_address_of_this_side(self, shared: Sandbox) -> None:
         with _answering() as here, shared.serve(0, f"127.0.0.1:{here}").result(DEADLINE) as served:
             asks = [shared.exec(["python3", "-c", _ASK, str(served.port)]) for _ in range(5)]
             answers = [ask.result(DEADLINE).stdout for ask in asks]
         assert answers == ["answer to question\n"] * 5
+
+    def test_connections_that_wait_stop_no_other_one_of_a_served_port(
+        self, shared: Sandbox
+    ) -> None:
+        async def handle(connection: PortConnection) -> None:
+            asked = await connection.receive()
+            await connection.send(b"answer to " + asked)
+
+        async def main() -> bytes:
+            async with AsyncExitStack() as stack:
+                served = await stack.enter_async_context(await shared.serve(0, handle))
+                connections = [
+                    await stack.enter_async_context(await shared.connect(served.port))
+                    for _ in range(5)
+                ]
+                await connections[-1].send(b"the last")
+                return await asyncio.wait_for(connections[-1].receive(), DEADLINE)
+
+        assert asyncio.run(main()) == b"answer to the last"
 
     def test_a_served_port_calls_a_handler(self, shared: Sandbox) -> None:
         loops: list[asyncio.AbstractEventLoop] = []
@@ -261,6 +325,16 @@ class SandboxPortsConformance(Conformance):
         with _answering() as here, pytest.raises(PortError) as refused:
             shared.connect(here).result(DEADLINE)
         assert refused.value.errno == errno.ECONNREFUSED
+
+    def test_a_served_port_is_that_of_its_sandbox(self, session: Session, sandbox: Sandbox) -> None:
+        asks = ["python3", "-c", _ASK]
+        other = session.sandbox().start().result(DEADLINE)
+        with _answering() as here, sandbox.serve(0, f"127.0.0.1:{here}").result(DEADLINE) as served:
+            asks.append(str(served.port))
+            assert sandbox.exec(asks).result(DEADLINE).stdout == "answer to question\n"
+            assert "ConnectionRefusedError" in other.exec(asks).result(DEADLINE).stderr
+            with pytest.raises(PortError):
+                other.connect(served.port).result(DEADLINE)
 
     def test_a_connection_belongs_to_the_user_of_commands(self, shared: Sandbox) -> None:
         with running(shared, _PEERS) as port, shared.connect(port).result(DEADLINE) as connection:

@@ -1,0 +1,168 @@
+"""Providers, and functions of the SDK beside them, whose ports are wrong in one way each."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from anyio.abc import ByteStream, TaskGroup
+
+from sandboxkit.errors import PortError
+from sandboxkit.provider import PortListener
+from sandboxkit.testing import FakeProvider, _ports
+from sandboxkit.testing._ports import FakeConnection, FakePortListener
+from sandboxkit.tunnels import _exposed, _pump, _served
+
+leaked: list[Callable[[], Coroutine[Any, Any, None]]] = []  # Any: as asyncio declares it
+"""Functions that close the listeners that mutants left open."""
+
+
+class Patched(FakeProvider):
+    """A provider for whose test some attributes of other modules are replaced."""
+
+    patches: ClassVar[tuple[tuple[object, str, object], ...]] = ()
+    """The owner, the name and the replacement of each such attribute."""
+
+
+class _WithoutEnd(FakeConnection):
+    async def send_eof(self) -> None:
+        pass
+
+
+class DropsTheEnd(Patched):
+    """The end of one direction of a connection is not passed on."""
+
+    patches = ((_ports, "FakeConnection", _WithoutEnd),)
+
+
+class _Mixed(FakeConnection):
+    newest: ClassVar[bytes] = b""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await super().receive(max_bytes)
+        given, _Mixed.newest = _Mixed.newest or data, data
+        return given
+
+
+class MixesConnections(Patched):
+    """A connection receives the data of another one."""
+
+    patches = ((_ports, "FakeConnection", _Mixed),)
+
+
+class _Repeating(FakeConnection):
+    cuts: ClassVar[int] = 0
+
+    def __init__(self, stream: Any) -> None:  # Any: anyio's socket stream, passed on
+        super().__init__(stream)
+        self._seen, self._newest = _Repeating.cuts, b""
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if self._seen != _Repeating.cuts:
+            self._seen = _Repeating.cuts
+            return self._newest
+        self._newest = await super().receive(max_bytes)
+        return self._newest
+
+
+class RepeatsAfterACut(Patched):
+    """What was received last before a link broke is received again."""
+
+    patches = ((_ports, "FakeConnection", _Repeating),)
+
+    async def cut(self, sandbox_id: str) -> None:
+        _Repeating.cuts += 1
+
+
+async def _without_waiting(stream: ByteStream, writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(await stream.receive())
+
+
+class BuffersWithoutLimit(Patched):
+    """`expose` reads on from the sandbox while its client reads nothing."""
+
+    patches = ((_pump, "_inward", _without_waiting),)
+
+
+class EndsRefusedConnections(Patched):
+    """A client of `expose` takes a refused connection for one that ended without data."""
+
+    patches = ((_pump, "reset", asyncio.StreamWriter.close),)
+
+
+async def _kept_server(
+    accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None],
+    *arguments: Any,  # Any: those of asyncio.start_server
+    **named: Any,
+) -> SimpleNamespace:
+    writers: list[asyncio.StreamWriter] = []
+
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        accept(reader, writer)
+
+    server = await asyncio.start_server(accepted, *arguments, **named)
+
+    async def close() -> None:
+        server.close()
+        for writer in writers:
+            writer.close()
+
+    leaked.append(close)
+    return SimpleNamespace(sockets=server.sockets, close=lambda: None)
+
+
+class KeepsExposing(Patched):
+    """The listener of `expose` is not closed."""
+
+    patches = (
+        (
+            _exposed,
+            "asyncio",
+            SimpleNamespace(Queue=asyncio.Queue, start_server=_kept_server),
+        ),
+    )
+
+
+async def _stays_open(self: FakePortListener) -> None:
+    leaked.append(self._listener.aclose)
+
+
+class KeepsServing(Patched):
+    """The listener of `serve` is not closed."""
+
+    patches = ((FakePortListener, "aclose", _stays_open),)
+
+
+async def _one_by_one(listener: PortListener, to: _served.Carrier, group: TaskGroup) -> None:
+    while True:
+        await _served._carry(await listener.accept(), to)
+
+
+class ServesOneByOne(Patched):
+    """`serve` takes a further connection when an earlier one has ended."""
+
+    patches = ((_served, "_accept", _one_by_one),)
+
+
+class AcceptsForNobody(FakeProvider):
+    """A connection to a port on which nobody listens begins, and then breaks."""
+
+    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+        try:
+            return await super().connect(sandbox_id, port)
+        except PortError:
+            with socket.create_server(("127.0.0.1", 0)) as nobody:
+                return await super().connect(sandbox_id, nobody.getsockname()[1])
+
+
+class ServesAnotherPort(FakeProvider):
+    """`serve` listens on some other port if its own is taken."""
+
+    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+        try:
+            return await super().listen(sandbox_id, port)
+        except PortError:
+            return await super().listen(sandbox_id, 0)
