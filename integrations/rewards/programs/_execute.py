@@ -114,10 +114,23 @@ def setup(
 
 
 async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> ProgramRun:
-    """Wait for the program, kill it if it prints too much, and return how it ended."""
+    """Wait for the program, kill it if it prints too much, and return how it ended.
+
+    The kill does not wait for the time limit. A timer looks for it, because reading the stream meanwhile
+    would take more CPU time than a short case.
+    """
+
+    def end_flood() -> None:
+        nonlocal timer
+        if process.stdout.truncated:
+            process.kill()
+        else:
+            timer = loop.call_later(_LOOK, end_flood)
+
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(_LOOK, end_flood)
     meter = RunMeter(sandbox, limits, None)
     answer = asyncio.wrap_future(process)
-    guard = asyncio.ensure_future(_end_floods(process))
     try:
         result = await meter.within(answer)
         if isinstance(result, Verdict):
@@ -126,17 +139,7 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Progra
     finally:
         process.cancel()
         abandon(answer)
-        guard.cancel()
-
-
-async def _end_floods(process: Process) -> None:
-    """Kill a program once its stdout exceeds the limit, without waiting for its time limit.
-
-    This polls, because reading the stream meanwhile would take more CPU time than a short case.
-    """
-    while not process.stdout.truncated:  # noqa: ASYNC110  # there is no event to wait for
-        await asyncio.sleep(_LOOK)
-    process.kill()
+        timer.cancel()
 
 
 async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = False) -> ProgramRun:
