@@ -185,10 +185,10 @@ def freeze(sandbox: Sandbox, still: bool) -> None:
 async def watch_frozen(provider: str, limits: Limits, seconds: float) -> ProcessResult | Verdict:
     """Watch a program whose sandbox stands still for so long, and which then ends at once."""
     async with Session(provider) as session, session.sandbox() as sandbox:
-        argv = limited(["python3", "-c", "print('ready', flush=True)\ninput()"], limits)
+        argv = ["python3", "-c", "print('ready', flush=True)\ninput()"]
 
         async def attempt(*given: object) -> ProcessResult | Verdict:
-            process = sandbox.exec(argv, stdin=True)
+            process = sandbox.exec(argv, stdin=True, setup=limited(limits))
             async for _ in process.stdout:
                 break
             freeze(sandbox, True)
