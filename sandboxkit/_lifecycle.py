@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from sandboxkit import _forks
 from sandboxkit._limiter import Release
-from sandboxkit._pausing import PauseClock
+from sandboxkit._pause_clock import PauseClock
 from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
 from sandboxkit._throttle import AdmissionThrottle
 from sandboxkit._work import UndoneError, Work
@@ -46,9 +46,11 @@ class PoolInterface(Protocol):
 
     async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
         """Take a ready sandbox out of the pool, or wait for room to create one."""
+        ...
 
     async def give_back(self, life: "Lifecycle") -> bool:
         """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
+        ...
 
     def left(self, life: "Lifecycle") -> None:
         """Record that a sandbox has ended and no longer counts towards the caps."""

@@ -12,6 +12,7 @@ from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._agent import frames
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import (
     Fields,
     Frame,
@@ -20,19 +21,12 @@ from sandboxkit.providers._agent.frames import (
     ProtocolError,
     Windows,
 )
-from sandboxkit.providers._agent.heartbeat import SILENT_AFTER, STARVED_AFTER, Heartbeat
+from sandboxkit.providers._agent.heartbeat import STARVED_AFTER, Heartbeat
 from sandboxkit.providers._agent.kept import KeptContents
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
 
-__all__ = [
-    "MOST_ALONG",
-    "AgentClient",
-    "AgentStream",
-    "CallError",
-    "ConnectionEndedError",
-    "SilentError",
-]
+__all__ = ["MOST_ALONG", "AgentClient", "AgentStream"]
 
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
@@ -50,32 +44,6 @@ MOST_ALONG = 8 << 10
 """The largest data in bytes that are sent along with the frame that begins their request."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
-
-
-class ConnectionEndedError(Exception):
-    """The agent's stream ended; `reason` is the agent's last message, "" if there was none.
-
-    `refused`: the agent replied to HELLO with BYE, so it carried out no request.
-    """
-
-    def __init__(self, reason: str, *, refused: bool = False) -> None:
-        super().__init__(reason or "the agent's stream ended")
-        self.reason, self.refused = reason, refused
-
-
-class SilentError(Exception):
-    """The agent was silent for so long that a request failed; the agent may recover."""
-
-    def __init__(self, message: str = "") -> None:
-        super().__init__(message or f"no data from the agent for {SILENT_AFTER:g} s")
-
-
-class CallError(Exception):
-    """The agent refused a request; `errno` is Linux's number, and `path` the file of a setup at fault."""
-
-    def __init__(self, errno: int, message: str, path: str | None = None) -> None:
-        super().__init__(message)
-        self.errno, self.path = errno, path
 
 
 class AgentStream:

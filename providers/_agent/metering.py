@@ -1,7 +1,7 @@
 """Reads what a sandbox has used since its creation, for the ledger."""
 
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.types import Usage
 

@@ -13,13 +13,8 @@ from anyio.abc import ByteStream
 
 from sandboxkit.errors import PortError, PortLimitError, SandboxError
 from sandboxkit.provider import PortListener, Provider
-from sandboxkit.providers._agent.client import (
-    AgentClient,
-    AgentStream,
-    CallError,
-    ConnectionEndedError,
-    SilentError,
-)
+from sandboxkit.providers._agent.client import AgentClient, AgentStream
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import Fields, Kind
 
 __all__ = ["AgentPortListener", "PortStream", "PortsProvider"]

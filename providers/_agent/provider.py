@@ -25,12 +25,8 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import (
-    AgentClient,
-    CallError,
-    ConnectionEndedError,
-    SilentError,
-)
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig

@@ -9,7 +9,7 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxPausedError,
 )
-from sandboxkit.providers._agent.client import CallError
+from sandboxkit.providers._agent.failures import CallError
 from sandboxkit.providers._agent.requests import PAUSED
 
 __all__ = ["refused"]

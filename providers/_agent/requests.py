@@ -18,12 +18,8 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
-from sandboxkit.providers._agent.client import (
-    MOST_ALONG,
-    AgentClient,
-    AgentStream,
-    CallError,
-)
+from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient, AgentStream
+from sandboxkit.providers._agent.failures import CallError
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.kept import KeptContent
 from sandboxkit.providers._agent.launch import AgentConfig

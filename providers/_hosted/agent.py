@@ -18,13 +18,8 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import (
-    AgentClient,
-    AgentStream,
-    CallError,
-    ConnectionEndedError,
-    SilentError,
-)
+from sandboxkit.providers._agent.client import AgentClient, AgentStream
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, FIRST_STREAM, Kind, Windows, encode
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of

@@ -23,7 +23,8 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.pausing import PausingProvider

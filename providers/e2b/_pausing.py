@@ -54,10 +54,13 @@ def seconds_left(known: float | None, detail: Any) -> int:
     `known` is what this process noted at the pause. Otherwise it follows from the expiry among the tags and
     the end that E2B reports, which is the time of the pause; without both it is a lease.
     """
+    left: float = LEASE
     expires = dict(detail.metadata or {}).get(_EXPIRES)
-    if known is None:
-        known = LEASE if expires is None else float(expires) - detail.end_at.timestamp()
-    return max(math.ceil(known), 1)
+    if known is not None:
+        left = known
+    elif expires is not None:
+        left = float(expires) - detail.end_at.timestamp()
+    return max(math.ceil(left), 1)
 
 
 def paused_error(sandbox_id: str) -> SandboxPausedError:

@@ -19,7 +19,7 @@ from sandboxkit.errors import (
     SandboxStartError,
 )
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.provider import AgentProvider

@@ -24,7 +24,8 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers._agent import client, frames, heartbeat, requests
-from sandboxkit.providers._agent.client import AgentClient, ConnectionEndedError
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
 from sandboxkit.providers._agent.heartbeat import is_held_up
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec, SandboxState, StdinItem

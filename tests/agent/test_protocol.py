@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from sandboxkit.errors import AgentTooOldError
 from sandboxkit.providers._agent import frames, requests
-from sandboxkit.providers._agent.client import AgentClient, CallError, ConnectionEndedError
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError
 from sandboxkit.providers._agent.frames import (
     PROTOCOL_VERSION,
     Fields,

@@ -120,6 +120,8 @@ async def _watched(sandbox: Sandbox, process: Process, limits: Limits) -> Progra
     would take more CPU time than a short case.
     """
 
+    timer: asyncio.TimerHandle
+
     def end_flood() -> None:
         nonlocal timer
         if process.stdout.truncated:
