@@ -275,8 +275,14 @@ class StateDir:
             if lock is not None or maker.is_here:
                 yield SandboxFolder(self.path / entry, lock)
 
+    def cut_short(self) -> Iterator[Path]:
+        """Yield folders without metadata, whose removal was cut short. A sandbox is published with its own."""
+        for entry in os.listdir(self.path):
+            if _ID.fullmatch(entry) and not (self.path / entry / _META).exists():
+                yield self.path / entry
+
     def remove(self, folder: Path) -> None:
-        """Remove a sandbox's folder. Idempotent."""
+        """Remove a sandbox's folder. Idempotent. If this process is killed meanwhile, see `cut_short`."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def folder(self, sandbox_id: str) -> Path:

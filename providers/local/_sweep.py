@@ -48,6 +48,8 @@ def sweep(
             _cgroup.kill_members(meta.cgroups)
             if _cgroup.remove(meta.cgroups):
                 state.remove(state.folder(meta.id))
+    for folder in state.cut_short():
+        state.remove(folder)
     _sweep_starts(state, stopped)
     _sweep_groups(stopped)
     return living

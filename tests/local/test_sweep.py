@@ -47,6 +47,26 @@ async def test_the_first_create_removes_what_dead_clients_left(
     await until_gone([*folders, *groups])
 
 
+async def test_a_client_killed_while_it_removes_a_folder_leaves_nothing_after_a_sweep(
+    provider: LocalProvider, state: Path
+) -> None:
+    other = client(
+        "import shutil, signal\n"
+        "sandbox_id = await provider.create(SandboxSpec())\n"
+        "print(sandbox_id, flush=True)\n"
+        "def rmtree(folder, **_):\n"
+        "    [each.unlink() for each in folder.iterdir()]\n"
+        "    signal.raise_signal(signal.SIGKILL)\n"
+        "shutil.rmtree = rmtree\n"
+        "await provider.delete(sandbox_id)"
+    )
+    printed, _ = await anyio.to_thread.run_sync(other.communicate)
+    folder = state / printed.strip()
+    assert (other.returncode, list(folder.iterdir())) == (-signal.SIGKILL, [])
+    await make(provider)
+    await until_gone([folder])
+
+
 @needs_groups
 async def test_groups_go_though_their_state_folder_has_gone_before(
     provider: LocalProvider, state: Path
