@@ -22,7 +22,9 @@ class PauseClock:
     @contextlib.contextmanager
     def stops(self, timer: anyio.CancelScope) -> Iterator[None]:
         """Stop the timer, a scope that the caller has entered, whenever the sandbox is paused."""
-        self._left[timer] = math.inf
+        self._left[timer] = timer.deadline - anyio.current_time()
+        if self.paused:  # a resume may be on its way, and let the command begin
+            timer.deadline = math.inf
         try:
             yield
         finally:

@@ -329,8 +329,12 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         await instance.set_timer(None)
 
     async def resume(self, sandbox_id: str) -> None:
-        detail = await self._detail(sandbox_id)
         instance = self._instance(sandbox_id)
+        try:
+            detail = await self._detail(sandbox_id)
+        except SandboxNotFoundError:
+            instance.hold(False)  # so that commands in flight find that it is gone
+            raise
         if detail.state == _pausing.PAUSED:
             seconds = _pausing.seconds_left(instance.left, detail)
             self._enter(await _pausing.request_resume(self._account, sandbox_id, seconds))

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 
+import anyio
 import pytest
 
 from sandboxkit import Sandbox, SandboxPausedError, SandboxState, SandboxTerminatedError, Session
+from sandboxkit._pause_clock import PauseClock
 from sandboxkit.testing.conformance._base import token, until
 from tests.docker_here import TEST_IMAGE, require_docker
 
@@ -19,14 +21,15 @@ from sandboxkit import Session
 session = Session(sys.argv[1], tags={"pause": sys.argv[2]})
 for lifetime in (3600.0, float(sys.argv[3])):
     sandbox = session.sandbox(lifetime=lifetime).start().result()
-    sandbox.exec(["sh", "-c", "(setsid sleep 600 &) ; sleep 600"])
-    time.sleep(0.5)
+    process = sandbox.exec(["sh", "-c", "(setsid sleep 600 &) ; echo ready; sleep 600"])
+    next(iter(process.stdout.lines()))
     sandbox.pause().result()
 print("paused", flush=True)
 time.sleep(600)
 """
 _FORKS = """
 import os, signal, threading
+print("ready", flush=True)
 threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
 if not os.fork():
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -72,7 +75,7 @@ def test_it_ends_with_its_lifetime_and_with_its_owner(backend: str) -> None:
 def test_every_process_stands_still_and_another_session_resumes_it(backend: str) -> None:
     with Session(backend) as session, session.sandbox() as sandbox, Session(backend) as other:
         storm = sandbox.exec(["python3", "-c", _FORKS])
-        time.sleep(1)
+        next(iter(storm.stdout.lines()))
         sandbox.pause().result(_SECONDS)
         before = sandbox.usage().result(_SECONDS)
         time.sleep(1)
@@ -116,3 +119,14 @@ def test_a_paused_sandbox_counts_and_is_not_used_again() -> None:
         assert session.pool_stats().reset == 0
         with pytest.raises(SandboxTerminatedError):
             first.resume().result(_SECONDS)
+
+
+@pytest.mark.anyio
+async def test_a_timer_that_begins_during_a_pause_keeps_its_seconds() -> None:
+    clock = PauseClock()
+    clock.pause()
+    with anyio.move_on_after(0.2) as timer, clock.stops(timer):
+        await anyio.sleep(0.3)
+        clock.resume()
+        await anyio.sleep(5)
+    assert timer.cancelled_caught

@@ -170,10 +170,11 @@ class Control:
 
     async def _connect(self, box: Box, ttl: int) -> Answer:
         """Resume a paused sandbox; for a running one set only a longer timeout."""
-        resumed, box.paused = box.paused, False
+        resumed = box.paused
         if resumed:
             self._check_quota()
             await box.machine.resume()
+            box.paused = False
         if resumed or box.ends < datetime.datetime.now(datetime.UTC) + datetime.timedelta(
             seconds=ttl
         ):
