@@ -2,7 +2,8 @@
 # Run a real Kubernetes 1.20.2 cluster of one node on this Debian 12 machine, for the tests.
 #
 #   kube.sh build                 compile Kubernetes once (scripts/kube/build.sh) and keep it
-#   kube.sh up                    start each program that does not run; wait until the node is ready
+#   kube.sh up                    start each program that does not run (none runs: begin with a new
+#                                 cluster); wait until the node is ready
 #   kube.sh status                show which programs run, and whether API server and node are ready
 #   kube.sh down                  end everything; remove its pods, state and addresses
 #   kube.sh stop|start|restart|kill|freeze|thaw PROGRAM
@@ -46,7 +47,8 @@ binary() {
 arguments() {
   case "$1" in
     etcd)
-      echo --data-dir="$state/etcd" --unsafe-no-fsync
+      # A snapshot every 2,000 writes: without one the log of a long run grows to gigabytes.
+      echo --data-dir="$state/etcd" --unsafe-no-fsync --snapshot-count=2000
       echo --listen-client-urls=http://127.0.0.1:12379 --advertise-client-urls=http://127.0.0.1:12379
       echo --listen-peer-urls=http://127.0.0.1:12380
       ;;
@@ -89,6 +91,13 @@ arguments() {
 running() {
   local pid
   pid="$(cat "$state/pid/$1" 2>/dev/null)" && [[ "$(readlink "/proc/$pid/exe")" == "$(binary "$1")" ]] && echo "$pid"
+}
+
+any_runs() {
+  for program in "${programs[@]}"; do
+    if running "$program" >/dev/null; then return 0; fi
+  done
+  return 1
 }
 
 start() {
@@ -140,6 +149,7 @@ wait_for() {
   done
 }
 
+etcd_ready() { : </dev/tcp/127.0.0.1/12379; }
 api_ready() { [[ "$(kubectl --request-timeout=5s get --raw /readyz)" == ok ]]; }
 node_ready() {
   [[ "$(kubectl --request-timeout=5s get node node1 -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" == True ]]
@@ -193,9 +203,11 @@ images() {
 
 up() {
   "$here/build.sh" "$built"
+  any_runs || down # the machine was restarted: the pods are gone, so is what the state says of them
   prepare
   start etcd
   start containerd
+  wait_for 60 "etcd's answer" etcd_ready # the API server ends when etcd does not answer for 20 s
   start api
   wait_for 60 "containerd's answer" ctr version
   images
