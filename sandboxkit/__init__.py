@@ -19,6 +19,7 @@ from sandboxkit.errors import (
     CommandTimeoutError,
     ConfigurationError,
     DatasetNotFoundError,
+    ImageBuildError,
     ImageNotFoundError,
     KernelError,
     MissingExtraError,
@@ -41,6 +42,7 @@ from sandboxkit.errors import (
     TerminalError,
     VolumeError,
 )
+from sandboxkit.images import Image
 from sandboxkit.types import (
     CommandUsage,
     Ending,
@@ -75,6 +77,8 @@ __all__ = [
     "Ending",
     "FileInfo",
     "FileType",
+    "Image",
+    "ImageBuildError",
     "ImageNotFoundError",
     "Interpreter",
     "KernelError",

@@ -10,6 +10,7 @@
     ├── SandboxStartError                the sandbox could not be created
     │   ├── CapacityError                retryable: no room, quota reached
     │   │   └── NoRoomError              no room within start_timeout or deadline
+    │   ├── ImageBuildError          a step of an image's recipe failed
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SnapshotNotFoundError            no such snapshot, or it is gone
@@ -51,6 +52,7 @@ __all__ = [
     "CommandTimeoutError",
     "ConfigurationError",
     "DatasetNotFoundError",
+    "ImageBuildError",
     "ImageNotFoundError",
     "KernelError",
     "MissingExtraError",
@@ -157,6 +159,10 @@ class NoRoomError(CapacityError):
 
 class ImageNotFoundError(SandboxStartError):
     """The image does not exist, locally or where the backend looks for it."""
+
+
+class ImageBuildError(SandboxStartError):
+    """A step of an image's recipe failed; the message has the step, the reason and its last lines."""
 
 
 class SandboxNotFoundError(SandboxError):

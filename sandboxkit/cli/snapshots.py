@@ -60,7 +60,7 @@ def add(verbs: _options.Verbs) -> None:
     _options.provider(ls)
     _options.tags(ls)
     ls.add_argument("--json", action="store_true", help="as JSON, for programs")
-    ls.set_defaults(verb=_ls)
+    ls.set_defaults(verb=show)
     rm = parts.add_parser(
         "rm",
         help="remove snapshots by id",
@@ -68,7 +68,7 @@ def add(verbs: _options.Verbs) -> None:
     )
     _options.provider(rm)
     rm.add_argument("ids", metavar="ID", nargs="+")
-    rm.set_defaults(verb=_rm)
+    rm.set_defaults(verb=remove)
 
 
 def _create(args: argparse.Namespace) -> int:
@@ -79,8 +79,10 @@ def _create(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ls(args: argparse.Namespace) -> int:
+def show(args: argparse.Namespace, tagged: str | None = None) -> int:
+    """Print the snapshots, or those that have the tag `tagged`, with any value."""
     found, silent = _stored(args)
+    found = [info for info in found if tagged is None or tagged in info.tags]
     if args.json:
         print(json.dumps([_as_json(info) for info in found], indent=2))
     elif found:
@@ -106,7 +108,8 @@ def _stored(args: argparse.Namespace) -> tuple[list[SnapshotInfo], dict[str, San
     return sorted(found, key=lambda info: (info.created_at, info.id)), silent
 
 
-def _rm(args: argparse.Namespace) -> int:
+def remove(args: argparse.Namespace) -> int:
+    """Delete the snapshots with the given ids."""
     args.tag, failed = [], False
     known, _ = _stored(args)
     for given in dict.fromkeys(args.ids):

@@ -2,6 +2,7 @@
 
 from sandboxkit.datasets._dataset import Dataset
 from sandboxkit.datasets._points import check_mounts
+from sandboxkit.datasets._snapshot import read as content_digest
 from sandboxkit.datasets._store import DatasetStore, is_digest
 from sandboxkit.datasets._volume import Volume, split_mounts, volume_of
 
@@ -10,6 +11,7 @@ __all__ = [
     "DatasetStore",
     "Volume",
     "check_mounts",
+    "content_digest",
     "is_digest",
     "split_mounts",
     "volume_of",

@@ -8,6 +8,7 @@ import pytest
 
 from sandboxkit import (
     ConfigurationError,
+    Image,
     Operation,
     Sandbox,
     SandboxError,
@@ -297,6 +298,18 @@ class SnapshotsConformance(Conformance):
                 snapshot.delete().result(DEADLINE)
             assert user.read_file("/workspace/file").result(DEADLINE) == b"kept"
         snapshot.delete().result(DEADLINE)
+
+    def test_an_image_is_built_once_and_starts_sandboxes(self, taking: Session) -> None:
+        mark = {"conformance": taking._spec.tags["conformance"]}
+        image = Image(self.image).run(f"echo {mark['conformance']} > kept")
+        lines: list[str] = []
+        for _ in range(2):
+            built = image.build(
+                taking._provider, network="none", tags=mark, progress=lines.append
+            ).result(DEADLINE)
+        assert len(lines) == 1, "the steps ran again"
+        shown = taking.run(["cat", "kept"], image=None, snapshot=built, check=True)
+        assert shown.result(DEADLINE).stdout.split() == [mark["conformance"]]
 
     def test_a_missing_snapshot_is_an_error_that_names_it(self, taking: Session) -> None:
         with pytest.raises(SnapshotNotFoundError, match="snapshot-0123456789abcdef"):

@@ -1,0 +1,72 @@
+"""`sandboxkit images`: build images from Dockerfiles on any provider with snapshots; list and remove them."""
+
+import argparse
+import functools
+import sys
+
+from sandboxkit import Image
+from sandboxkit.cli import _options, snapshots
+from sandboxkit.cli._text import safe_line
+from sandboxkit.images import TAG, TTL
+
+_EPILOG = """\
+The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM takes what --image of
+the provider takes, or "default". The steps run in a sandbox, whose files are
+kept as a snapshot, so no daemon is needed for the provider local. Build the
+same again, and the id is printed at once.
+
+examples:
+  sandboxkit images build --provider docker Dockerfile
+  sandboxkit run --provider docker --snapshot ID -- pytest
+  sandboxkit images ls
+"""
+
+
+def add(verbs: _options.Verbs) -> None:
+    """Add the verb to the command line."""
+    parser = verbs.add_parser(
+        "images",
+        help="build images of sandboxes, list and remove them",
+        description="Build images from Dockerfiles, list them and remove them.",
+        epilog=_EPILOG,
+    )
+    parts = parser.add_subparsers(metavar="PART", required=True)
+    build = parts.add_parser(
+        "build",
+        help="build an image and print its id",
+        description="Run the steps of a Dockerfile in a sandbox, unless that was done before, and print the "
+        "id of the snapshot. The steps' output goes to the standard error.",
+    )
+    _options.provider(build)
+    build.add_argument("dockerfile", metavar="DOCKERFILE")
+    build.add_argument(
+        "--ttl",
+        type=_options.seconds,
+        default=TTL,
+        metavar="TIME",
+        help="how long it is kept, such as 2d (default: 7d)",
+    )
+    build.add_argument("--user", help="who runs the steps, such as root")
+    build.set_defaults(verb=_build)
+    ls = parts.add_parser("ls", help="list images")
+    _options.provider(ls)
+    _options.tags(ls)
+    ls.add_argument("--json", action="store_true", help="as JSON, for programs")
+    ls.set_defaults(verb=functools.partial(snapshots.show, tagged=TAG))
+    rm = parts.add_parser("rm", help="remove images by id; print each that was removed")
+    _options.provider(rm)
+    rm.add_argument("ids", metavar="ID", nargs="+")
+    rm.set_defaults(verb=snapshots.remove)
+
+
+def _build(args: argparse.Namespace) -> int:
+    image = Image.from_dockerfile(args.dockerfile)
+    given = {"user": args.user} if args.user else {}
+    snapshot = image.build(
+        _options.provider_name(args),
+        ttl=args.ttl,
+        progress=lambda line: print(safe_line(line), file=sys.stderr),
+        **given,
+    )
+    print(snapshot.result().id)
+    return 0

@@ -1,0 +1,126 @@
+"""Finds the snapshot of a recipe, or runs its steps in one of all processes of this user."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from sandboxkit._session import Session
+from sandboxkit._snapshot import Snapshot, listed
+from sandboxkit._state_folder import state_folder
+from sandboxkit.errors import ImageBuildError
+from sandboxkit.images._steps import ImageStep, StepFailed
+from sandboxkit.provider import Provider
+from sandboxkit.types import SandboxSpec, SnapshotInfo
+
+TAG = "image"
+"""The tag of an image's snapshot; its value is the recipe's digest."""
+_LEAST = 60.0
+"""Seconds that an image must have left to be used."""
+_POLL = 0.2
+"""Seconds between two attempts to get the lock of a build."""
+_log = logging.getLogger("sandboxkit.images")
+
+
+# Any: options as SpecOptions has them, which were checked.
+async def build(
+    provider: Provider,
+    spec: SandboxSpec,
+    steps: Sequence[ImageStep],
+    options: dict[str, Any],
+    ttl: float,
+    progress: Callable[[str], None] | None,
+) -> Snapshot:
+    """Return the snapshot of a recipe; see `Image.build`."""
+    tell = progress or _log.info
+    digests = await anyio.to_thread.run_sync(_digests, provider.name, spec, steps)
+    async with _only_builder(digests[-1], tell):
+        known = await _images(provider)
+        done = max((n for n, each in enumerate(digests) if each in known), default=0)
+        start = known.get(digests[done])
+        if start is not None and done == len(steps):
+            return Snapshot(provider, start)
+        if start is not None:
+            options = {**options, "image": None, "snapshot": start.id}
+        async with Session(provider, **options) as session, session.sandbox() as sandbox:
+            for number, step in enumerate(steps[done:], done + 1):
+                tell(f"[{number}/{len(steps)}] {step.text}")
+                try:
+                    await step.apply(sandbox, tell)
+                except StepFailed as failure:
+                    raise ImageBuildError(
+                        f"step {number} of {len(steps)} of the image {failure}\n  in: {step.text}",
+                        provider=provider.name,
+                        sandbox_id=sandbox.id,
+                    ) from None
+            return await sandbox.snapshot(
+                f"image-{digests[-1][:12]}", ttl=ttl, tags={TAG: digests[-1]}
+            )
+
+
+def _digests(provider: str, spec: SandboxSpec, steps: Sequence[ImageStep]) -> list[str]:
+    """Return the digest of the base, and after each step the digest of all until then."""
+    of_base = (
+        provider,
+        spec.image,
+        spec.user,
+        spec.profile,
+        spec.workdir,
+        sorted(spec.env.items()),
+    )
+    digests = [_sha256(json.dumps(of_base))]
+    for step in steps:
+        digests.append(_sha256(f"{digests[-1]} {step.digest()}"))
+    return digests
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+
+
+async def _images(provider: Provider) -> dict[str, SnapshotInfo]:
+    """Return the backend's images by digest, the newest of each, without those that are about to expire."""
+    until = time.time() + _LEAST
+    return {
+        info.tags[TAG]: info
+        for info in await listed(provider, {})
+        if TAG in info.tags and (info.expires_at is None or info.expires_at.timestamp() > until)
+    }
+
+
+@asynccontextmanager
+async def _only_builder(digest: str, tell: Callable[[str], None]) -> AsyncIterator[None]:
+    """Hold the lock of one image's build, which the kernel releases if this process dies."""
+    path = state_folder() / f"image-{digest}.lock"
+    waits = False
+    while (lock := _locked(path)) is None:
+        if not waits:
+            waits = True
+            tell("another build of this image is in progress; waiting for it")
+        await anyio.sleep(_POLL)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child may have a copy of the descriptor
+        os.close(lock)
+
+
+def _locked(path: os.PathLike[str]) -> int | None:
+    """Return the locked file's descriptor; None if another build has the lock or just removed the file."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    os.close(lock)
+    return None

@@ -1,0 +1,236 @@
+"""Images from recipes: built once, found again by their content, and what a failed build says and leaves."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pip
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    Image,
+    ImageBuildError,
+    Sandbox,
+    Session,
+    Snapshot,
+)
+from sandboxkit._state_folder import state_folder
+from tests.docker_here import require_docker
+
+
+@pytest.fixture(params=["local", "docker"])
+def provider(request: pytest.FixtureRequest) -> str:
+    if request.param == "docker":
+        require_docker()
+    return str(request.param)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Iterator[Image]:
+    """A recipe that no other test has, with a folder and a step that counts how often it ran."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "tool.py").write_text("print('from the image')\n")
+    (tmp_path / "app" / "token").write_text(os.urandom(8).hex())
+    made = Image().copy(tmp_path / "app", "/workspace/app").run("date +%N > /workspace/app/built")
+    yield made
+    for each in images():
+        each.delete().result(60)
+
+
+def images() -> list[Snapshot]:
+    """The images of both providers, of this test alone."""
+    kept = Snapshot.list(provider="local").result(60)
+    if os.environ.get("SANDBOXKIT_DOCKER_IMAGE"):
+        kept += Snapshot.list(provider="docker").result(60)
+    return [each for each in kept if each.tags.get("images-test") == str(os.getpid())]
+
+
+TAGS = {"images-test": str(os.getpid())}
+
+
+def output(provider: str, snapshot: Snapshot, *argv: str) -> str:
+    with Session(provider, snapshot=snapshot) as session:
+        return session.run(argv, check=True).result(60).stdout
+
+
+def test_an_image_is_built_once_and_its_first_steps_serve_other_recipes(
+    provider: str, recipe: Image
+) -> None:
+    lines: list[str] = []
+    first = recipe.build(provider, tags=TAGS, progress=lines.append).result(120)
+    assert [line.split()[0] for line in lines] == ["[1/2]", "[2/2]"]
+    built = output(provider, first, "cat", "/workspace/app/built")
+    lines.clear()
+    assert recipe.build(provider, tags=TAGS, progress=lines.append).result(60).id == first.id
+    longer = recipe.run("python3 /workspace/app/tool.py")
+    second = longer.build(provider, tags=TAGS, progress=lines.append).result(120)
+    assert lines == ["[3/3] RUN python3 /workspace/app/tool.py", "from the image"]
+    assert second.parent == first.id
+    assert output(provider, second, "cat", "/workspace/app/built") == built
+
+
+def test_changed_content_is_another_image(recipe: Image, tmp_path: Path) -> None:
+    first = recipe.build("local", tags=TAGS).result(60)
+    (tmp_path / "app" / "tool.py").write_text("print('changed')\n")
+    second = recipe.build("local", tags=TAGS).result(60)
+    (tmp_path / "app" / "tool.py").chmod(0o755)
+    third = recipe.build("local", tags=TAGS).result(60)
+    other_user = recipe.build("local", tags=TAGS, profile="strict").result(60)
+    assert len({first.id, second.id, third.id, other_user.id}) == 4
+
+
+def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
+    provider: str, recipe: Image
+) -> None:
+    failing = recipe.run("seq 100; echo no such thing >&2; exit 3").run("true")
+    with pytest.raises(ImageBuildError) as caught:
+        failing.build(provider, tags=TAGS).result(120)
+    message = str(caught.value)
+    assert message.startswith("step 3 of 4 of the image ended with status 3\n  82\n")
+    assert message.endswith(
+        "100\n  no such thing\n  in: RUN seq 100; echo no such thing >&2; exit 3"
+    )
+    with pytest.raises(ImageBuildError, match=r"step 3 of 3 .* did not end within 0\.5 s"):
+        recipe.run("sleep 60", timeout=0.5).build(provider, tags=TAGS).result(60)
+    assert images() == []
+    assert Sandbox.list(tags=TAGS, provider=provider).result(60) == []
+
+
+_BUILDER = """
+import sys
+from sandboxkit import Image
+image = Image().copy(sys.argv[1], "/workspace/app").run("sleep 1")
+made = image.build("local", tags=sys.argv[2], progress=lambda line: print(line, flush=True))
+print(made.result().id, flush=True)
+"""
+
+
+def _builder(folder: Path) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-c", _BUILDER, str(folder), f"images-test:{os.getpid()}"]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_path: Path) -> None:
+    builders = [_builder(tmp_path / "app") for _ in range(4)]
+    outputs = [each.communicate(timeout=120)[0].splitlines() for each in builders]
+    assert len({lines[-1] for lines in outputs}) == 1
+    assert sum("[2/2] RUN sleep 1" in lines for lines in outputs) == 1
+    assert len(images()) == 1
+    assert list(state_folder().glob("image-*.lock")) == []
+
+
+def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
+    recipe: Image, tmp_path: Path
+) -> None:
+    killed = _builder(tmp_path / "app")
+    assert killed.stdout is not None
+    for line in killed.stdout:
+        if line.startswith("[2/2]"):
+            break
+    waiting = _builder(tmp_path / "app")
+    killed.kill()
+    killed.communicate(timeout=60)
+    lines = waiting.communicate(timeout=120)[0].splitlines()
+    assert waiting.returncode == 0
+    assert "[2/2] RUN sleep 1" in lines
+    assert [each.id for each in images()] == [lines[-1]]
+    assert list(state_folder().glob("image-*.lock")) == []
+
+
+def test_pip_and_apt_install_packages(recipe: Image, tmp_path: Path) -> None:
+    require_docker()
+    (tmp_path / "app" / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (tmp_path / "app" / "backend.py").write_text(_BACKEND)
+    local = recipe.pip("/workspace/app").build("local", tags=TAGS, network="none").result(300)
+    assert output("local", local, "python3", "-c", _ANSWER) == "42\n"
+    deb = (
+        "mkdir -p /deb/DEBIAN; printf 'Package: demo\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\n"
+        "Description: x\\n' > /deb/DEBIAN/control; dpkg-deb --build /deb /demo.deb"
+    )
+    made = recipe.run(deb).apt("/demo.deb")
+    made = made.copy(Path(pip.__file__).parent, "/usr/lib/python3/dist-packages/pip")
+    docker = made.pip("/workspace/app").build("docker", tags=TAGS, user="root", network="none")
+    assert output("docker", docker.result(300), "dpkg-query", "-W", "demo") == "demo\t1\n"
+    assert output("docker", docker.result(300), "python3", "-c", _ANSWER) == "42\n"
+
+
+_ANSWER = "import demo; print(demo.ANSWER)"
+_BACKEND = """
+import zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = "demo-1-py3-none-any.whl"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        wheel.writestr("demo.py", "ANSWER = 42")
+        wheel.writestr("demo-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: demo\\nVersion: 1\\n")
+        wheel.writestr("demo-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr("demo-1.dist-info/RECORD", "")
+    return name
+"""
+
+
+def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    for call, words in (
+        (lambda: Image().run(""), "command=''"),
+        (lambda: Image().run("true", timeout=0), "timeout=0"),
+        (lambda: Image().apt(), "packages is empty"),
+        (lambda: Image().apt("--purge"), "packages='--purge'"),
+        (lambda: Image().build("local", ttl=-1), "ttl=-1"),
+        (lambda: Image().build("local", image="x"), r"Image\(base\)"),
+        (lambda: Image().build("local", reuse="reset", profile="strict"), "reuse="),
+        (lambda: Image().build("kubernetes"), "snapshot"),
+        (lambda: Image().copy(tmp_path / "none", "/x").build("local").result(10), "none"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            call()
+
+
+DOCKERFILE = """\
+# a comment
+FROM default
+WORKDIR /workspace/deep
+COPY app ./app
+COPY ["app/tool.py", "/workspace/tools/"]
+RUN echo one \\
+    # a comment inside
+    two > "a file"
+run ["sh", "-c", "cat 'a file' app/token /workspace/tools/tool.py"]
+"""
+
+
+def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    lines: list[str] = []
+    made = Image.from_dockerfile(tmp_path / "Dockerfile")
+    made.build("local", tags=TAGS, progress=lines.append).result(60)
+    assert lines[-2:] == [
+        "one two",
+        (tmp_path / "app" / "token").read_text() + "print('from the image')",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("RUN true", "one FROM"),
+        ("FROM a\nFROM b", "line 2: FROM"),
+        ("FROM a AS b", "without AS"),
+        ("FROM a\n\nENV X=1", r"line 3: ENV is not supported.*env="),
+        ("FROM a\nCOPY --from=b x y", "takes no options"),
+        ("FROM a\nCOPY *.py /x", "without wildcards"),
+        ("FROM a\nCOPY ../../etc/passwd /x", "no such file"),
+        ("FROM a\nRUN [1]", "list of strings"),
+        ("", "has no FROM"),
+    ],
+)
+def test_a_dockerfile_that_a_recipe_cannot_be_is_refused_with_its_line(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    (tmp_path / "Dockerfile").write_text(textwrap.dedent(text))
+    with pytest.raises(ConfigurationError, match=words):
+        Image.from_dockerfile(tmp_path / "Dockerfile")
