@@ -2,6 +2,7 @@
 
 import sandboxkit._distribution
 import sandboxkit.display.pages  # noqa: F401 - registers what notebooks show
+from sandboxkit import errors
 from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
 from sandboxkit._sandbox import Sandbox
@@ -9,39 +10,7 @@ from sandboxkit._session import Session
 from sandboxkit._snapshot import Snapshot
 from sandboxkit.datasets import Dataset, Volume
 from sandboxkit.egress import Credential, Egress, EgressRecord
-from sandboxkit.errors import (
-    AgentTooOldError,
-    AuthenticationError,
-    CapacityError,
-    CommandError,
-    CommandFailedError,
-    CommandStartError,
-    CommandTimeoutError,
-    ConfigurationError,
-    DatasetNotFoundError,
-    ImageBuildError,
-    ImageNotFoundError,
-    KernelError,
-    MissingExtraError,
-    NoRoomError,
-    OutcomeUnknownError,
-    PortError,
-    PortLimitError,
-    ProviderUnavailableError,
-    ReplayMismatchError,
-    SandboxError,
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    SandboxNotCleanError,
-    SandboxNotFoundError,
-    SandboxPausedError,
-    SandboxStartError,
-    SandboxTerminatedError,
-    SnapshotInUseError,
-    SnapshotNotFoundError,
-    TerminalError,
-    VolumeError,
-)
+from sandboxkit.errors import *  # noqa: F403 - all of them, which are listed there once
 from sandboxkit.images import Image
 from sandboxkit.types import (
     CommandUsage,
@@ -60,59 +29,29 @@ from sandboxkit.types import (
 __version__ = "0.1.0"
 
 __all__ = [
-    "AgentTooOldError",
-    "AuthenticationError",
-    "CapacityError",
-    "CommandError",
-    "CommandFailedError",
-    "CommandStartError",
-    "CommandTimeoutError",
     "CommandUsage",
-    "ConfigurationError",
     "Credential",
     "Dataset",
-    "DatasetNotFoundError",
     "Egress",
     "EgressRecord",
     "Ending",
     "FileInfo",
     "FileType",
     "Image",
-    "ImageBuildError",
-    "ImageNotFoundError",
     "Interpreter",
-    "KernelError",
-    "MissingExtraError",
-    "NoRoomError",
     "Operation",
-    "OutcomeUnknownError",
-    "PortError",
-    "PortLimitError",
     "Process",
     "ProcessResult",
-    "ProviderUnavailableError",
     "PtySize",
-    "ReplayMismatchError",
     "Sandbox",
-    "SandboxError",
-    "SandboxFileError",
-    "SandboxFileNotFoundError",
     "SandboxInfo",
-    "SandboxNotCleanError",
-    "SandboxNotFoundError",
-    "SandboxPausedError",
     "SandboxSpec",
-    "SandboxStartError",
     "SandboxState",
-    "SandboxTerminatedError",
     "Session",
     "Snapshot",
-    "SnapshotInUseError",
-    "SnapshotNotFoundError",
-    "TerminalError",
     "Usage",
     "Volume",
-    "VolumeError",
     "as_completed",
     "wait",
 ]
+__all__ += errors.__all__

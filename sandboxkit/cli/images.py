@@ -7,7 +7,8 @@ import sys
 from sandboxkit import Image
 from sandboxkit.cli import _options, snapshots
 from sandboxkit.cli._text import safe_line
-from sandboxkit.images import TAG, TTL
+from sandboxkit.images._build import TAG
+from sandboxkit.images._image import TTL
 
 _EPILOG = """\
 The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM takes what --image of

@@ -20,6 +20,7 @@ MODULES = {
     "ports": ("Ports", ["sandboxkit.tunnels"]),
     "egress": ("Egress", ["sandboxkit.egress"]),
     "datasets": ("Datasets", ["sandboxkit.datasets"]),
+    "images": ("Images", ["sandboxkit.images"]),
     "recording": ("Recordings", ["sandboxkit.recording"]),
     "ledger": ("Ledger", ["sandboxkit.ledger"]),
     "telemetry": ("Telemetry", ["sandboxkit.telemetry"]),
@@ -64,7 +65,7 @@ def entries() -> dict[str, tuple[str, dict[str, list[str]]]]:
     errors = exported("sandboxkit.errors")
     placed = {name for _, some in CORE.values() for name in some} | set(errors)
     pages = {name: (title, {"sandboxkit": list(some)}) for name, (title, some) in CORE.items()}
-    pages["errors"][1]["sandboxkit"] = [name for name in names if name in errors]
+    pages["errors"][1]["sandboxkit"] = errors
     pages["values"][1]["sandboxkit"] = [name for name in names if name not in placed]
     for name, (title, modules) in MODULES.items():
         pages[name] = (title, {each: exported(each) for each in modules})

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxkit import errors
 from sandboxkit.integrations.rewards._parse import parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ PUBLIC_MODULES = [
     "sandboxkit.types",
 ]
 LINES = 500
-CORE_CODE_LINES = 7_870
+CORE_CODE_LINES = 7_815
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -71,11 +72,14 @@ def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__file__ is not None
     path = Path(module.__file__)
-    exported: list[str] = module.__all__
+    # The package passes all errors on, as errors.__all__ lists them.
+    passed = set(errors.__all__) if name == "sandboxkit" else set()
+    exported: list[str] = [each for each in module.__all__ if each not in passed]
     assert exported == sorted(exported)
+    assert len({*exported, *passed}) == len(module.__all__)
     # TypeVars are public only by their spelling; what is imported may be passed on.
     own = {each for each in defined(path) if each not in ("T", "OpT")}
-    everything = imported(path) if path.name == "__init__.py" else set()
+    everything = imported(path) - {"*", "errors"} if path.name == "__init__.py" else set()
     assert own | everything <= set(exported) <= own | imported(path)
     assert [each for each in exported if not hasattr(module, each)] == []
 
