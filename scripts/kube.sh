@@ -17,15 +17,14 @@ set -euo pipefail
 
 state="${SANDBOXKIT_KUBE_DIR:-/var/lib/sbk-kube}"
 cache="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sandboxkit/kubernetes"
-built="$cache/v1.20.2-2" # increase the last number when build.sh's output changes
+newest="$cache/v1.20.2-2" # increase the last number when build.sh's output changes
 service_ip=10.97.0.1 # the first address of the service range, at which pods find the API server
 node_ip=10.98.0.1
-if [[ -f "$state/built" ]]; then # a running cluster keeps the build it was made with
-  built="$(cat "$state/built")"
-fi
 programs=(etcd containerd api controllers scheduler kubelet)
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/kube"
-export PATH="$built/bin:$PATH:/usr/sbin:/sbin"
+export PATH="$PATH:/usr/sbin:/sbin"
+use() { built="$1" PATH="$1/bin:$PATH"; }
+use "$(cat "$state/built" 2>/dev/null || echo "$newest")" # a cluster keeps the build it was made with
 
 fail() {
   echo "kube.sh: $*" >&2
@@ -201,8 +200,13 @@ images() {
   done
 }
 
-up() {
+build() {
+  any_runs || use "$newest" # no running cluster needs an earlier one
   "$here/build.sh" "$built"
+}
+
+up() {
+  build
   any_runs || down # the machine was restarted: the pods are gone, so is what the state says of them
   prepare
   start etcd
@@ -284,8 +288,7 @@ case "$command" in
     ;;
 esac
 case "$command" in
-  build) "$here/build.sh" "$built" ;;
-  up | down | status) "$command" ;;
+  build | up | down | status) "$command" ;;
   kubectl) kubectl "${@:2}" ;;
   stop) end TERM "${2:?which program}" ;;
   kill) end KILL "${2:?which program}" ;;
