@@ -1,4 +1,4 @@
-"""What `doctor` finds out about a cluster: its version, missing rights, and what they cannot show."""
+"""Describes a cluster for `doctor`: its version, missing rights, and what the rights cannot show."""
 
 from collections.abc import Awaitable, Callable, Sequence
 

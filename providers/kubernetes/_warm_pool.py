@@ -40,7 +40,7 @@ _NO_CLAIMS = "install the CRDs and the controller of agent-sandbox (v1beta1) in 
 
 # Any, here and below: claims and pods are JSON.
 class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
-    """What `KubernetesProvider(claims=...)` returns: sandboxes are claims on a SandboxWarmPool."""
+    """The provider that `KubernetesProvider(claims=...)` returns: sandboxes are claims on a SandboxWarmPool."""
 
     _resource: ClassVar[tuple[str, str]] = _pool_claim.CLAIMS
     _root_is_ours: ClassVar[bool] = True

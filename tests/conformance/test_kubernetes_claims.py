@@ -143,5 +143,5 @@ class TestKubernetesClaims(ClaimHooks, ProviderConformance):
             shared.exec(["id", "-un"], user="nobody").result(DEADLINE)
 
     def test_the_first_process_cannot_be_traced_or_read(self, shared: Sandbox) -> None:
-        """It is the template's and holds nothing: the agent runs beside it."""
+        """The first process is the template's and holds nothing; the agent runs beside it."""
         assert shared.exec(["cat", "/proc/1/comm"]).result(DEADLINE).stdout == "sleep\n"

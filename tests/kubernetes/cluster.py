@@ -164,7 +164,7 @@ def view(kubeconfig: Path) -> Cluster:
 
 
 def kubectl(*arguments: str) -> str:
-    """What kubectl prints, run as the administrator. Raises CalledProcessError when it fails."""
+    """Run kubectl as the administrator and return its stdout. Raises CalledProcessError if it fails."""
     return _run("kubectl", *arguments)
 
 

@@ -73,7 +73,7 @@ def _has_account(cluster: Cluster, namespace: str) -> bool:
 
 
 def _things(cluster: Cluster, namespace: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What is in a namespace, without what the cluster itself puts into every one."""
+    """Yield kind and object for everything in a namespace that the cluster itself did not put there."""
     for kind in ("pods", "configmaps", "secrets"):
         for item in cluster.request("GET", f"/api/v1/namespaces/{namespace}/{kind}")["items"]:
             account = item.get("type") == "kubernetes.io/service-account-token"

@@ -29,7 +29,7 @@ def require_cluster() -> Cluster:
 
 
 def variables(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """What leads a provider without arguments there."""
+    """Return the environment variables that make a provider without arguments use the namespace."""
     return {
         "KUBECONFIG": str(cluster.kubeconfig),
         "SANDBOXKIT_KUBERNETES_NAMESPACE": namespace,
@@ -74,7 +74,7 @@ def remove_agents(cluster: Cluster, namespace: str) -> None:
 
 
 def program(path: Path, *arguments: str) -> str:
-    """What a program of ours prints; it must succeed, and warn of nothing."""
+    """Run a Python program and return its stdout; it must succeed without a warning."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path), *arguments],
         env={**os.environ, "SANDBOXKIT_PROVIDER": "kubernetes"},

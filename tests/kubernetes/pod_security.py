@@ -64,7 +64,7 @@ def _capabilities(context: Pod, which: str) -> set[str]:
 
 
 def _effective(pod: Pod, field: str) -> list[Any]:
-    """What each container has, its pod's where it has none of its own."""
+    """Return the field of each container's security context, or the pod's where a container has none."""
     own, *inner = contexts(pod)
     return [context.get(field, own.get(field)) for context in inner]
 

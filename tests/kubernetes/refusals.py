@@ -1,7 +1,4 @@
-"""What API servers answer when they do not do what was asked, and pods' states, as recorded.
-
-Those of newer servers than the tests' cluster are in their words, too.
-"""
+"""Recorded refusals of API servers and states of pods, also of servers newer than the tests' cluster."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +53,7 @@ class State:
     status: dict[str, Any]
     raised: type[SandboxError] | None
     words: str
-    """What is in the error's text, with its gaps."""
+    """Words that the error's text contains, with gaps."""
     out_of_memory: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""What cannot work is refused by name, with a remedy, before anything is created."""
+"""Options that cannot work are refused by name, with a remedy, before anything is created."""
 
 import os
 from typing import Any

@@ -22,7 +22,7 @@ KINDS = {
 
 
 def created(name: str, namespace: str, *options: str) -> list[dict[str, Any]]:
-    """What the API server makes of an example; with --dry-run=server it keeps nothing."""
+    """Create an example's objects and return them; with --dry-run=server the API server keeps none."""
     command = ["create", "--namespace", namespace, "--filename", str(EXAMPLES / name)]
     command += ["--validate=true"]
     return list(documents(kubectl(*command, "--output", "json", *options)))

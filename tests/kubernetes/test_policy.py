@@ -59,7 +59,7 @@ def open_bridge() -> Iterator[None]:
 
 @contextmanager
 def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
-    """What a policy's plugin does: only pods that no policy is for reach others, once they are known."""
+    """Enforce policies as a network plugin does: only known pods that no policy selects reach others."""
     over = threading.Event()
 
     def allow() -> None:

@@ -26,7 +26,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{}"
 
 
 class Grants:
-    """What a user who may do nothing is allowed in one namespace."""
+    """The Role in one namespace of a user who has no other rights."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self._cluster, self._namespace, self._name = cluster, namespace, name
@@ -67,7 +67,7 @@ def grants(cluster: Cluster, user: Cluster, room: str) -> Grants:
 
 
 async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str:
-    """What `doctor` finds, once the API server has noticed what was given."""
+    """Wait until `doctor` finds the provider available, or not available, and return its text."""
     with anyio.fail_after(30):
         while (found := await provider.diagnose()).available is not available:
             await anyio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a program in a pod must not be able to do, in each of the two modes, and without a network."""
+"""Programs in a pod cannot escape its limits, in each of the two security modes and without a network."""
 
 import json
 from collections.abc import AsyncIterator

@@ -96,13 +96,13 @@ def read(session: Session) -> str:
 
 
 def stored(store: Path) -> list[str]:
-    """What the claim has of datasets, without locks."""
+    """Return the names of the datasets' folders in the claim, without lock files."""
     parent = store / "sandboxkit" / "datasets"
     return sorted(name for name in os.listdir(parent) if not name.startswith(".lock"))
 
 
 def ask(call: Callable[[KubernetesProvider], Awaitable[T]]) -> T:
-    """What a call of a new provider returns."""
+    """Make a provider for one call, and return the call's result."""
 
     async def asked() -> T:
         provider = KubernetesProvider()
