@@ -254,7 +254,7 @@ class PortLimitError(PortError):
 
 
 class KernelError(SandboxError):
-    """The cell was not run, because the kernel has ended or was closed.
+    """The cell was not run, because the kernel has ended or was closed; or the kernel was not forked.
 
     The cause is the code in the kernel or the caller, not the infrastructure.
     """

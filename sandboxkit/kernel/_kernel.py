@@ -1,5 +1,6 @@
 """Kernel: a persistent Python session in a sandbox."""
 
+import asyncio
 from typing import TYPE_CHECKING, Unpack
 
 import anyio
@@ -7,7 +8,7 @@ import anyio
 from sandboxkit import _arguments
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
-from sandboxkit.errors import KernelError
+from sandboxkit.errors import KernelError, SandboxError
 from sandboxkit.kernel._options import KernelOptions, checked
 from sandboxkit.kernel._process import KernelProcess
 from sandboxkit.kernel._result import CellResult
@@ -28,6 +29,7 @@ class Kernel(ManagedProcess[KernelProcess]):
 
     Cells run one at a time: a `run` waits for earlier ones. If a cell ends the kernel, its result
     says so, and a later `run` raises KernelError. Every other error is an infrastructure failure.
+    `fork(n)` copies the kernel with its variables.
     """
 
     _name, _late = "kernel", "no kernel started"
@@ -35,6 +37,7 @@ class Kernel(ManagedProcess[KernelProcess]):
     def __init__(self, sandbox: "Sandbox", **options: Unpack[KernelOptions]) -> None:
         super().__init__(sandbox)
         self._options = checked(options)
+        self._forks: list[Kernel] = []
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self.backend or "not started"
@@ -81,10 +84,49 @@ class Kernel(ManagedProcess[KernelProcess]):
 
         return self._operation(run)
 
+    def fork(self, n: int) -> "Operation[list[Kernel | SandboxError]]":
+        """Fork the Python `n` times. Each fork is a kernel of its own, in the same sandbox, that begins
+        with this one's variables, imports and working folder; memory is shared until one of them changes it.
+
+        Each entry is a running kernel, or the error of its start. Whatever ends one of them leaves the
+        others running, except that `close()` closes a kernel's forks too. Open files are shared, as after
+        `os.fork`; threads, child processes and event loops are not inherited.
+
+        Raises KernelError if a cell runs, the kernel has ended, or its Python has other threads or
+        unfinished asyncio tasks, and ConfigurationError for ipykernel, which has threads. Nothing was
+        forked then.
+        """
+        count = _arguments.integer("n", n)
+
+        async def run() -> list[Kernel | SandboxError]:
+            found = await (await self._opened()).fork(count)
+            kernels = [each if isinstance(each, SandboxError) else self._of(each) for each in found]
+            self._forks = [each for each in self._forks if not each._closed]
+            self._forks += [each for each in kernels if isinstance(each, Kernel)]
+            if self._closed:
+                await self._close_forks()
+                raise self._was_closed()
+            return kernels
+
+        return self._operation(run)
+
+    def _of(self, held: KernelProcess) -> "Kernel":
+        fork = Kernel(self._sandbox)
+        fork._options, fork._held = self._options, held
+        return fork
+
+    async def _close_forks(self) -> None:
+        for closing in [fork._close() for fork in self._forks]:
+            if closing is not None:
+                await closing
+
+    async def _end(self) -> None:
+        await asyncio.gather(super()._end(), self._close_forks())
+
     def restart(self) -> Operation[None]:
         """End the kernel and every process that it started, then start a fresh one.
 
-        A running cell's outcome is INTERRUPTED. Files that cells made remain.
+        A running cell's outcome is INTERRUPTED. Files that cells made remain, and so do forks.
         """
 
         async def run() -> None:

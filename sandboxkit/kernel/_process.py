@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import signal
 import time
 from contextlib import suppress
 from functools import cache
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from sandboxkit._operation import Operation
 from sandboxkit._process import Process
-from sandboxkit.errors import CommandStartError, KernelError, SandboxError
+from sandboxkit.errors import CommandStartError, ConfigurationError, KernelError, SandboxError
 from sandboxkit.kernel import _messages
+from sandboxkit.kernel._holder import HolderCommand
 from sandboxkit.kernel._options import Options
 from sandboxkit.kernel._result import CellError, CellOutcome, CellResult
-from sandboxkit.terminal._managed import END_SECONDS, Processes
+from sandboxkit.terminal._managed import END_SECONDS, START_SECONDS, Processes
 from sandboxkit.types import Ending, ProcessResult
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _AGAIN_SECONDS = 1.0
 """Seconds until an interrupt is repeated, because a handler may have swallowed the first."""
 _KEPT = 1 << 16
-_HOLDER = ("ends", "kept", "notebook", "piped", "holder")
+_HOLDER = ("ends", "kept", "supervised", "notebook", "piped", "holder")
 _INTERRUPTS = ("KeyboardInterrupt", "CancelledError")  # CancelledError if the cell awaits
 _BOOT = """\
 import sys
@@ -50,24 +51,30 @@ def _source(name: str) -> str:
 
 
 class KernelProcess(Processes):
-    """One kernel and the holder process that manages it in the sandbox; background loop only."""
+    """One kernel in the sandbox, under a holder process; background loop only.
+
+    `holder` is None for a kernel that `open` starts with a holder of its own; forks share that of
+    their origin.
+    """
 
     _needs = (
         "a kernel needs a Python in the image; use an image that has one, or name it with python="
     )
 
-    def __init__(self, sandbox: "Sandbox", options: Options) -> None:
+    def __init__(
+        self, sandbox: "Sandbox", options: Options, holder: HolderCommand | None = None
+    ) -> None:
         super().__init__(sandbox, options.python, options.user, options.env)
-        self._options = options
-        self._mark, self._token = secrets.token_hex(8), secrets.token_hex(16)
+        self._options, self._holder = options, holder
+        self._mark = secrets.token_hex(8)
+        self._id = 0 if holder is None else holder.join(self)
         self._outputs = _messages.Outputs(options.output_limit)
-        self._process: Process | None = None
         self._turn, self._clean = anyio.Lock(), False
         self._number = 0
         # Any: JSON that the sandbox wrote.
         self._done: dict[str, Any] | None = None
         self._over: dict[str, Any] | None = None
-        self._interrupted = False
+        self._interrupted = self._refused = False
         self._failed = ""
         self.backend: str | None = None
         self.running = False
@@ -77,7 +84,7 @@ class KernelProcess(Processes):
     async def open(self) -> None:
         """Start the kernel. Raises CommandStartError if the sandbox lacks a suitable Python or ipykernel."""
         options = self._options
-        self._process = self._sandbox.exec(
+        process = self._sandbox.exec(
             [options.python, "-c", _BOOT.replace("@FROM@", "0")],
             cwd=options.cwd,
             env=options.env,
@@ -85,25 +92,26 @@ class KernelProcess(Processes):
             stdin=True,
             output_limit=_KEPT,
         )
-        self._tasks.append(Operation(self._listen(self._process)))
+        self._holder = holder = HolderCommand(process, options.output_limit)
+        self._id = holder.join(self)
         given = {
             "program": [*map(_source, _HOLDER), "main()"],
             "own": [_source("pipe"), _source("own")],
             "in_notebook": [_source("pipe"), _source("in_notebook")],
             "boot": _BOOT,
             "options": {
-                "token": self._token,
+                "token": holder.token,
                 "mark": self._mark,
                 "limit": options.output_limit,
                 "ipykernel": options.ipykernel,
             },
         }
         data = json.dumps(given).encode()
-        await self._write(b"%08d" % len(data) + data)
+        await holder.write(b"%08d" % len(data) + data)
         while self.backend is None and not self.ended:
             await self.change()
         if self.ended:
-            result = await self._result()
+            result = await self._result(process)
             if self.failure is None:
                 await self._confirm()
             if self.failure is not None:
@@ -123,10 +131,7 @@ class KernelProcess(Processes):
         Raises KernelError if the kernel has ended, and `failure` if the infrastructure failed.
         """
         async with self._turn:
-            if self.ended:
-                with anyio.CancelScope(shield=True):
-                    await self.close()  # determines how the kernel ended by itself
-            self._refuse_ended()
+            await self._refuse_ended()
             self._number += 1
             self._done, self._interrupted = None, False
             self.running = True
@@ -138,10 +143,9 @@ class KernelProcess(Processes):
 
     async def _run(self, code: str, seconds: float | None, grace: float) -> CellResult:
         started, late = time.monotonic(), False
-        request = {"do": "run", "number": self._number, "code": code}
         try:
             with anyio.move_on_after(seconds):
-                await self._write(json.dumps(request).encode() + b"\n")
+                await self._request("run", number=self._number, code=code)
                 await self._finished()
             if not self._is_finished():
                 late = True
@@ -219,8 +223,7 @@ class KernelProcess(Processes):
                 await self.close(at_once=True)
 
     async def _interrupt(self) -> None:
-        request = {"do": "interrupt", "number": self._number}
-        await self._write(json.dumps(request).encode() + b"\n")
+        await self._request("interrupt", number=self._number)
 
     def _is_finished(self) -> bool:
         return self._done is not None or self.ended
@@ -229,8 +232,11 @@ class KernelProcess(Processes):
         while not self._is_finished():
             await self.change()
 
-    def _refuse_ended(self) -> None:
+    async def _refuse_ended(self) -> None:
         """Raise the infrastructure's error, or KernelError if the kernel has ended."""
+        if self.ended:
+            with anyio.CancelScope(shield=True):
+                await self.close()  # determines how the kernel ended by itself
         if self.failure is not None:
             raise self.failure
         if self.ended:
@@ -245,10 +251,97 @@ class KernelProcess(Processes):
             self._stopped = True
         await super().close(at_once=at_once)
 
+    async def fork(self, count: int) -> "list[KernelProcess | SandboxError]":
+        """Fork the kernel `count` times; return each fork, or the error of its start.
+
+        Raises KernelError if nothing can be forked now, or ConfigurationError if never.
+        """
+        if self._turn.locked():
+            raise KernelError(
+                "the kernel runs a cell, or another fork() is under way: fork it when that has ended"
+            )
+        async with self._turn:
+            await self._refuse_ended()
+            holder = self._holder
+            assert holder is not None
+            if self.backend != "own":
+                raise ConfigurationError(
+                    "a Jupyter kernel has threads and cannot be forked: open the kernel with "
+                    "sandbox.python(ipykernel=False)"
+                )
+            await holder.count_memory_kills(self._sandbox)
+            forks = [KernelProcess(self._sandbox, self._options, holder) for _ in range(count)]
+            try:
+                for fork in forks:
+                    await self._request("fork", fork=fork._id, mark=fork._mark)
+                with anyio.move_on_after(START_SECONDS):
+                    for fork in forks:
+                        while fork.backend is None and not fork.ended:
+                            await fork.change()
+                results = [await self._forked(fork) for fork in forks]
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    for fork in forks:
+                        await fork.close(at_once=True)
+                raise
+            if all(fork._refused for fork in forks) and isinstance(results[0], SandboxError):
+                raise results[0]
+            return results
+
+    async def _forked(self, fork: "KernelProcess") -> "KernelProcess | SandboxError":
+        """Return the fork, or if it has not started, the reason."""
+        if fork.backend is not None:
+            return fork
+        late = not fork.ended
+        await fork.close(at_once=True)
+        why = f"it did not start within {START_SECONDS:g} s" if late else fork._failed
+        return fork.failure or KernelError(
+            f"the kernel was not forked: {why or fork._describe_end()}"
+        )
+
     async def _close(self, at_once: bool) -> None:
-        process = self._process
-        if process is None:
+        holder = self._holder
+        if holder is None:
             return
+        try:
+            result = None
+            if not (holder.has_others(self) and await self._end_alone(holder)):
+                await self._end_holder(holder, at_once)
+                result = await self._result(holder.process)
+                if result is None:
+                    return
+            if not self._clean:
+                await self._sweep()
+            if self._over is not None:
+                await self._confirm()
+                killed = self.failure is None and self._over.get("status") == -signal.SIGKILL
+                self.how = _ended(
+                    self._over, killed and await self._took_memory_kill(holder, result)
+                )
+            elif result is not None and not self._stopped:
+                self.how = _broken(result)
+        finally:
+            holder.leave(self)
+
+    async def _took_memory_kill(self, holder: HolderCommand, result: ProcessResult | None) -> bool:
+        try:
+            return await holder.took_memory_kill(self._sandbox, result)
+        except SandboxError as error:
+            self.failure = self.failure or error
+            return False
+
+    async def _end_alone(self, holder: HolderCommand) -> bool:
+        """End this kernel under a holder that goes on; return False if the holder does not respond."""
+        if not (self._clean or self._over):
+            await self._request("end")
+        with anyio.move_on_after(END_SECONDS):
+            while not (self._clean or self._over or holder.process.done()):
+                await self.change()
+            return not holder.process.done()
+        return False
+
+    async def _end_holder(self, holder: HolderCommand, at_once: bool) -> None:
+        process = holder.process
         if not at_once and self.backend is not None:
             with suppress(BrokenPipeError):
                 await process.stdin.close()
@@ -259,22 +352,11 @@ class KernelProcess(Processes):
                     await self.change()  # an exit by itself reports its resource usage
         if not process.done():
             process.kill()
-        result = await self._result()
-        if result is None:
-            return
-        if not self._clean:
-            await self._sweep()
-        if self._over is not None:
-            await self._confirm()
-            self.how = _ended(self._over, result)
-        elif not self._stopped:
-            self.how = _broken(result)
 
-    async def _result(self) -> ProcessResult | None:
+    async def _result(self, process: Process) -> ProcessResult | None:
         """Wait for the holder process and return its result; None if the infrastructure failed."""
-        assert self._process is not None
         try:
-            return await self._process
+            return await process
         except SandboxError as error:
             self.failure = self.failure or self._explained(error)
             return None
@@ -283,28 +365,20 @@ class KernelProcess(Processes):
         # Isolated (-I), because a file of the user's may have the name of an imported module.
         await self._call([self._options.python, "-I", "-c", _source("ends"), self._mark])
 
-    async def _write(self, data: bytes) -> None:
-        assert self._process is not None
-        with suppress(BrokenPipeError):  # the process has ended, which _listen notices
-            await self._process.stdin.write(data)
+    # Any: JSON values.
+    async def _request(self, kind: str, **fields: Any) -> None:
+        assert self._holder is not None
+        request = {"do": kind, "kernel": self._id, **fields}
+        await self._holder.write(json.dumps(request).encode() + b"\n")
 
-    async def _listen(self, process: Process) -> None:
-        rest, most = bytearray(), 16 * self._options.output_limit + (1 << 20)
-        while (chunk := await process.stdout._next()) is not None:
-            rest += chunk
-            if b"\n" in chunk:
-                *lines, rest = rest.split(b"\n")
-                for line in lines:
-                    if (message := _messages.message(bytes(line), self._token)) is not None:
-                        self._receive(message)
-            elif len(rest) > most:
-                rest.clear()  # the holder writes no line of this length
-        await self._result()
+    def holder_ended(self) -> None:
+        """Note that the holder process has ended, and so has the kernel."""
         self.ended = True
         self._notify()
 
     # Any: JSON that the sandbox wrote; each value is checked before use.
-    def _receive(self, message: dict[str, Any]) -> None:
+    def receive(self, message: dict[str, Any]) -> None:
+        """Handle a message that the holder sent about this kernel."""
         self._outputs.add(message.get("items"))
         match message.get("say"):
             case "ready":
@@ -313,19 +387,24 @@ class KernelProcess(Processes):
                 self._done = message
             case "over":
                 self._over, self._clean = message, message.get("clean") is True
+                self.ended = True
             case "ended":
                 self._clean = True
             case "failed":
                 self._failed, self._clean = str(message.get("why")), True
+                self._refused, self.ended = message.get("refused") is True, True
         self._notify()
 
 
-def _ended(message: dict[str, Any], result: ProcessResult) -> tuple[Ending, str]:
-    """Return how the kernel ended and a description of it, from the holder's report `message`."""
+def _ended(message: dict[str, Any], memory_kill: bool) -> tuple[Ending, str]:
+    """Return how the kernel ended and a description of it, from the holder's report `message`.
+
+    `memory_kill`: whether that was the OOM killer.
+    """
     status = message.get("status")
     if not isinstance(status, int) or status >= 0:
         return Ending.EXITED, f"the kernel ended with status {status}"
-    if status == -9 and result.usage.oom_kills:
+    if memory_kill:
         return Ending.OUT_OF_MEMORY, "the kernel ran out of the sandbox's memory and was killed"
     why = f": {message['why']}" if message.get("why") else ""
     return Ending.SIGNAL, f"the kernel was killed by signal {-status}{why}"

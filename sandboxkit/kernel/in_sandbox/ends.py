@@ -25,9 +25,6 @@ def end_all(mark: str, root: int = 0) -> bool:
         for pid in found:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
         if not found:
             break
         time.sleep(0.005)

@@ -14,7 +14,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.holder import Holder
+    from sandboxkit.kernel.in_sandbox.supervised import SupervisedKernel
 
     given: dict[str, Any] = {}
 
@@ -36,9 +36,9 @@ LOST_SECONDS = 5.0
 class Notebook:
     """Starts ipykernel and runs cells in it; the counterpart of `PipeProcess`."""
 
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-        folder = tempfile.mkdtemp(prefix=f".sandboxkit-{holder.mark}-")
+    def __init__(self, kernel: SupervisedKernel) -> None:
+        self.kernel = kernel
+        folder = tempfile.mkdtemp(prefix=f".sandboxkit-{kernel.mark}-")
         address, key = f"@sandboxkit-{secrets.token_hex(8)}", secrets.token_hex(16)
         names = ("shell", "iopub", "stdin", "control", "hb")
         ports = {f"{name}_port": number for number, name in enumerate(names, 1)}
@@ -53,7 +53,7 @@ class Notebook:
         theirs, self.acknowledge = os.pipe()
         for end in (theirs, self.acknowledge):
             os.set_blocking(end, False)
-        self.pid = holder.spawn(argv, pass_fds=(theirs,), env={"IPYTHONDIR": folder})
+        self.pid = kernel.spawn(argv, pass_fds=(theirs,), env={"IPYTHONDIR": folder})
         os.close(theirs)
         # Imported here, while the kernel starts and imports the same modules.
         self.zmq: Any = importlib.import_module("zmq")
@@ -116,12 +116,12 @@ class Notebook:
         if reply is None or not (self.idle or now > self.late):
             return  # the cell's last message has yet to arrive
         self.reply = None
-        if self.holder.ready:
+        if self.kernel.ready:
             failed = reply.get("status", "ok") != "ok"
             error = _error(self.raised or reply) if failed else None
-            self.holder.report_done(error, reply.get("execution_count"))
+            self.kernel.report_done(error, reply.get("execution_count"))
         elif self.idle:
-            self.holder.report_ready("ipykernel")
+            self.kernel.report_ready("ipykernel")
         else:
             self.execute(self.set_up, silent=True)  # "idle" came before the subscription: repeat
 
@@ -129,11 +129,11 @@ class Notebook:
         """Handle a message of the IOPub channel."""
         if kind == "stream" and content.get("name") in ("stdout", "stderr"):
             text = str(content["text"]).encode("utf-8", "backslashreplace")
-            self.holder.kept.printed(content["name"], text)
+            self.kernel.kept.printed(content["name"], text)
         elif kind in SHOWN:
             # Output printed before it has been read already; later output waits for this acknowledgement.
             shown = "result" if kind == "execute_result" else "display"
-            self.holder.kept.shown(shown, dict(content["data"]), False)
+            self.kernel.kept.shown(shown, dict(content["data"]), False)
             with contextlib.suppress(OSError):
                 os.write(self.acknowledge, b".")
         elif kind == "error" and parent.get("msg_id") == self.message:
@@ -144,7 +144,7 @@ class Notebook:
     def handle_shell(self, kind: str, content: dict[str, Any], parent: dict[str, Any]) -> None:
         """Handle a message of the shell channel."""
         if kind == "execute_reply" and parent.get("msg_id") == self.message:
-            patience = LOST_SECONDS if self.holder.ready else AGAIN_SECONDS
+            patience = LOST_SECONDS if self.kernel.ready else AGAIN_SECONDS
             self.reply, self.late = content, time.monotonic() + patience
 
 

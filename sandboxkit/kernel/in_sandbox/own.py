@@ -1,23 +1,28 @@
 """A small kernel: one Python process that runs all cells, for sandboxes without ipykernel.
 
-It reads requests from one pipe and writes messages to another. The code prints to descriptors 1 and
+It reads requests from a socket and writes messages to a pipe. The code prints to descriptors 1 and
 2, which the kernel's holder reads. It uses the standard library only.
 """
 
 from __future__ import annotations
 import __future__
 
+import array
 import ast
 import base64
 import builtins
 import contextlib
+import errno
+import gc
 import io
 import json
 import linecache
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import traceback
 import types
 import warnings
@@ -25,6 +30,8 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandboxkit.kernel.in_sandbox.pipe import PipeWriter, read_before_children, text_of
 
 KINDS = (
@@ -51,12 +58,13 @@ class CellRunner:
         sys.modules["__main__"] = module
         self.names: dict[str, Any] = module.__dict__
         self.names["display"] = self.display
-        self.requests, self.process = os.fdopen(requests, "rb"), os.getpid()
+        self.requests, self.process = socket.socket(fileno=requests), os.getpid()
+        self.descriptors = array.array("i")
         self.messages, out, err = PipeWriter(messages), PipeWriter(1), PipeWriter(2)
-        pipes = (self.messages, out, err)
-        for pipe in pipes:
-            pipe.others = [each for each in pipes if each is not pipe]
-        read_before_children(pipes)
+        self.pipes = (self.messages, out, err)
+        for pipe in self.pipes:
+            pipe.others = [each for each in self.pipes if each is not pipe]
+        read_before_children(self.pipes)
         sys.stdout = sys.__stdout__ = text_of(out)  # type: ignore[misc]  # one may
         sys.stderr = sys.__stderr__ = text_of(err)  # type: ignore[misc]
         self.sending = threading.RLock()
@@ -64,6 +72,7 @@ class CellRunner:
         self.token, self.limit, self.count = "", 1 << 20, 0
         self.failed: BaseException | None = None
         self.loop: Any = None
+        self.inherited: list[Any] = []
         self.flush_c: Any = None
         with contextlib.suppress(Exception):
             import ctypes
@@ -74,14 +83,111 @@ class CellRunner:
         """Run cells until the requests end."""
         signal.signal(signal.SIGINT, unheeded)
         self.send("ready")
-        for line in self.requests:
-            request = json.loads(line)
+        for request in self.read_requests():
+            if "fork" in request:
+                self.fork(request)
+                continue
             self.token, self.limit = request["token"], request["limit"]
             error = self.cell(request["code"])
             if os.getpid() != self.process:
                 os._exit(0)  # a process that the cell forked, at the end of the cell
             self.send("done", error=error, count=self.count)
         os._exit(0)
+
+    def read_requests(self) -> Iterator[dict[str, Any]]:
+        """Yield requests until the holder closes the socket; collect the descriptors that come with them."""
+        read = bytearray()
+        while True:
+            data, parts, _, _ = self.requests.recvmsg(1 << 16, 1 << 10, socket.MSG_CMSG_CLOEXEC)
+            for _, _, found in parts:
+                self.descriptors.frombytes(found)
+            if not data:
+                return
+            read += data
+            if b"\n" in data:
+                *lines, read = read.split(b"\n")
+                yield from map(json.loads, lines)
+
+    def fork(self, request: dict[str, Any]) -> None:
+        """Fork this process. The fork continues here too, with connections of its own.
+
+        The process between the two ends at once, which leaves the fork to the holder.
+        """
+        ends, self.descriptors = self.descriptors, array.array("i")
+        why = self.unforkable()
+        refused = bool(why)
+        if len(ends) <= len(self.pipes):
+            why = why or os.strerror(errno.EMFILE)
+        gc.freeze()  # a collection in the fork would write to all inherited objects, and so copy them
+        try:
+            if not why:
+                between = os.fork()
+                if between == 0:
+                    return self.become_fork(request["marks"], ends)
+                with contextlib.suppress(ChildProcessError):  # if the code ignores SIGCHLD
+                    status = os.waitpid(between, 0)[1]
+                    why = os.strerror(os.WEXITSTATUS(status)) if status else ""
+        except Exception as error:  # noqa: BLE001 - also those of the code's own hooks
+            why = f"{type(error).__name__}: {error}"
+        gc.unfreeze()
+        if why:
+            self.send("unforked", fork=request["fork"], why=why, refused=refused)
+        for end in ends:  # last, since the holder then expects no fork any more
+            os.close(end)
+
+    def unforkable(self) -> str:
+        """Return why this process must not be forked now, or nothing."""
+        if len(sys._current_frames()) > 1:
+            others = [each.name for each in threading.enumerate()]
+            names = ", ".join(each for each in others if each != threading.main_thread().name)
+            return f"a fork would lack the other threads ({names or 'unnamed'}): end them before"
+        if self.loop is not None and sys.modules["asyncio"].all_tasks(self.loop):
+            return "a fork would lack the unfinished tasks of the event loop: await or cancel them before"
+        return ""
+
+    def become_fork(self, marks: list[str], ends: array.array[int]) -> None:
+        """Leave the parent, replace its connections and its mark, and report to the holder."""
+        try:
+            between = os.getpid()
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+            while os.getppid() == between:
+                time.sleep(0.0001)
+            old = [self.requests.fileno(), *(pipe.kept for pipe in self.pipes)]
+            links = [os.readlink(f"/proc/self/fd/{each}") for each in old]
+            new = dict(zip(links, ends))  # noqa: B905 - Python 3.8
+            for name in os.listdir("/proc/self/fd"):  # duplicates of the code's own as well
+                with contextlib.suppress(OSError):
+                    number = int(name)
+                    if end := new.get(os.readlink(f"/proc/self/fd/{name}")):
+                        os.dup2(end, number, os.get_inheritable(number))
+            for end in ends:
+                os.close(end)
+            self.rewrite_mark(*marks)
+            self.process, self.token = os.getpid(), ""
+            if self.loop is not None:
+                self.inherited.append(self.loop)  # its end would change the parent's set of epoll
+                self.loop = None
+                sys.modules["asyncio"].set_event_loop(None)
+            self.send("ready", pid=self.process)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        except BaseException:  # noqa: BLE001 - the process is neither the parent nor yet a kernel
+            os._exit(1)
+
+    def rewrite_mark(self, old: str, new: str) -> None:
+        """Replace the mark by which the holder finds a kernel's processes, for this and later ones."""
+        name, _, value = new.partition("=")
+        os.environ[name] = value
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        start, end = int(fields[47]), int(fields[48])  # env_start, env_end; see proc(5)
+        with open("/proc/self/mem", "r+b", 0) as memory:
+            memory.seek(start)
+            place = memory.read(end - start).index(old.encode())
+            memory.seek(start + place)
+            memory.write(new.encode())
 
     def cell(self, code: str) -> dict[str, str] | None:
         """Run one cell; return a description of its error, or None."""

@@ -1,85 +1,115 @@
-"""The holder's connection to the built-in kernel, over two pipes."""
+"""The holder's connection to the built-in kernel: a socket for requests, a pipe for messages."""
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import os
 import secrets
 import select
+import socket
 import sys
 from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.holder import Holder
+    from sandboxkit.kernel.in_sandbox.ends import VARIABLE
+    from sandboxkit.kernel.in_sandbox.supervised import SupervisedKernel
 
     given: dict[str, Any] = {}
 
 
 class PipeProcess:
-    """A process that runs `own.py`; writes requests to it and reads its messages."""
+    """A process that runs `own.py`; writes requests to it and reads its messages.
 
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
-        theirs, self.requests = os.pipe()
+    It is started, or forked from the process of the kernel `origin`. Both get the same descriptors:
+    requests, messages, standard output and standard error.
+    """
+
+    def __init__(self, kernel: SupervisedKernel, origin: SupervisedKernel | None = None) -> None:
+        self.kernel, self.origin = kernel, origin
+        self.requests, theirs = socket.socketpair()
+        self.requests.setblocking(False)
         self.messages, output = os.pipe()
-        for end in (self.requests, self.messages):
-            os.set_blocking(end, False)
-        boot = given["boot"].replace("@FROM@", str(theirs))
-        self.pid = holder.spawn(
-            [sys.executable or "python3", "-c", boot], pass_fds=(theirs, output), env={}
-        )
-        for end in (theirs, output):
-            os.close(end)
+        os.set_blocking(self.messages, False)
         self.descriptors = [self.messages]
-        self.most = 8 * holder.limit + (1 << 20)
+        self.most = 8 * kernel.limit + (1 << 20)
         self.token = ""
         self.read = bytearray()
-        call = f"main({theirs}, {output})"
+        self.unwritten: list[tuple[memoryview, list[int]]] = []
+        self.pid: int | None = None
+        if origin is not None:
+            marks = [f"{VARIABLE}={each.mark}" for each in (origin, kernel)]
+            ends = [theirs.detach(), output, *kernel.open_streams()]
+            origin.back.ask({"fork": kernel.name, "marks": marks}, ends)
+            return
+        boot = given["boot"].replace("@FROM@", str(theirs.fileno()))
+        argv = [sys.executable or "python3", "-c", boot]
+        self.pid = kernel.spawn(argv, pass_fds=(theirs.fileno(), output), env={})
+        call = f"main({theirs.fileno()}, {output})"
+        theirs.close()
+        os.close(output)
         source = json.dumps({"program": [*given["own"], call]}).encode()
-        self.unwritten = [memoryview(b"%08d" % len(source) + source)]
+        self.unwritten.append((memoryview(b"%08d" % len(source) + source), []))
         self.write()
 
     def run(self, code: str) -> None:
         """Send a cell; its messages carry a token unique to the cell."""
         self.token = secrets.token_hex(8)
-        request = {"token": self.token, "limit": self.holder.limit // 2, "code": code}
-        self.unwritten.append(memoryview(json.dumps(request).encode() + b"\n"))
+        self.ask({"token": self.token, "limit": self.kernel.limit // 2, "code": code}, [])
+
+    def ask(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """Send a request, and descriptors with it, which are then closed here."""
+        self.unwritten.append((memoryview(json.dumps(request).encode() + b"\n"), descriptors))
         self.write()
 
     def write(self) -> None:
-        """Write as much as the pipe accepts without blocking."""
+        """Write as much as the socket accepts without blocking."""
         while self.unwritten:
-            rest = self.unwritten[0]
+            rest, descriptors = self.unwritten[0]
+            rights = array.array("i", descriptors)
             try:
-                size = os.write(self.requests, rest)
+                size = self.requests.sendmsg(
+                    [rest], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
+                )
             except BlockingIOError:
-                return self.holder.poll.register(self.requests, select.POLLOUT)
+                return self.kernel.holder.poll.register(self.requests, select.POLLOUT)
             except OSError:
-                size = len(rest)  # the kernel has ended, or its code closed the pipe
-            self.unwritten[0] = rest[size:]
+                size = len(rest)  # the kernel has ended, or its code closed the socket
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.unwritten[0] = rest[size:], []
             if size == len(rest):
                 del self.unwritten[0]
         with contextlib.suppress(KeyError):
-            self.holder.poll.unregister(self.requests)
+            self.kernel.holder.poll.unregister(self.requests)
+
+    def close(self) -> None:
+        """Close the socket, and what would still have been sent over it."""
+        for _, descriptors in self.unwritten:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        self.unwritten, self.descriptors = [], []
+        self.write()
+        self.requests.close()
 
     def wake(self) -> None:
         """Do nothing: a signal alone interrupts this kernel."""
 
     def receive(self) -> None:
         """Read the kernel's messages. They are untrusted: the cell's code can forge them."""
-        while True:
+        while self.descriptors:
             try:
                 data = os.read(self.messages, 1 << 16)
             except BlockingIOError:
                 return
             if not data:
-                if self.messages in self.descriptors:
-                    self.descriptors.remove(self.messages)
-                    self.holder.poll.unregister(self.messages)
-                    self.holder.cut_off()
-                return
+                self.descriptors.remove(self.messages)
+                self.kernel.holder.unwatch(self.messages)
+                if self.origin is not None and self.pid is None:
+                    self.origin.back.receive()  # why there is no fork
+                return self.kernel.cut_off()
             self.read += data
             if b"\n" in data:
                 *lines, self.read = self.read.split(b"\n")
@@ -97,11 +127,28 @@ class PipeProcess:
             message = json.loads(text)
             kind = message["say"]
             if kind == "ready":
-                self.holder.report_ready("own")
+                if self.pid is not None or self.adopt(message["pid"]):
+                    self.kernel.report_ready("own")
+            elif kind == "unforked":
+                fork = self.kernel.holder.kernels[message["fork"]]
+                if not fork.ready:
+                    fork.fail(str(message["why"]), refused=message["refused"] is True)
             elif kind == "done":
                 error = message["error"]
-                self.holder.report_done(None if error is None else dict(error), message["count"])
+                self.kernel.report_done(None if error is None else dict(error), message["count"])
             elif kind in ("display", "result"):
-                self.holder.kept.shown(kind, dict(message["data"]), bool(message["cut"]))
+                self.kernel.kept.shown(kind, dict(message["data"]), bool(message["cut"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             pass  # malformed: the cell's code wrote it
+
+    def adopt(self, pid: int) -> bool:
+        """Take over a fork, which its parents have left to this process; return whether it lives."""
+        try:
+            ended, status = os.waitpid(max(1, pid), os.WNOHANG)
+        except ChildProcessError:
+            self.kernel.fail("the fork ended at once, or that Python lacks ctypes")
+            return False
+        self.pid = pid
+        if ended:
+            self.kernel.exited(status)
+        return not ended

@@ -1,0 +1,222 @@
+"""Forks of a kernel: what they inherit, that each is by itself, and that none is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError, Ending, KernelError, Sandbox, Session
+from sandboxkit.kernel import CellOutcome, Kernel
+from tests.docker_here import require_docker
+from tests.kernel.test_cells import SECONDS, ran
+from tests.kernel.test_endings import DAEMONS, DEAF, left, until_it_runs
+
+SET_UP = """
+import asyncio, os, subprocess, sys
+numbers = {"n": 0}
+big = [str(n) for n in range(100_000)]
+saved = os.dup(1)
+await asyncio.sleep(0)
+os.chdir("/tmp")
+"""
+CHANGE = """
+numbers["n"] += {n}
+print("printed {n}", flush=True)
+os.write(saved, b"raw {n}\\n")
+subprocess.run(["echo", "child {n}"])
+numbers["n"], len(big), os.getcwd(), await asyncio.sleep(0, "awaited")
+"""
+OWNER = """
+import sys, time
+from sandboxkit import Session
+with Session(sys.argv[1]) as session, session.sandbox() as box:
+    kernel = box.python(ipykernel=False)
+    for fork in (kernel, *kernel.fork(3).result()):
+        fork.run(f"import subprocess; subprocess.Popen(['sleep', '{sys.argv[2]}'])").result()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    box.stop().result()
+    print("stopped", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=["local", "docker"])
+def place(request: pytest.FixtureRequest) -> str:
+    if request.param == "docker":
+        require_docker()
+    return str(request.param)
+
+
+@pytest.fixture
+def origin(place: str, request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    box: Sandbox = request.getfixturevalue(place)
+    with box.python(ipykernel=False) as kernel:
+        yield kernel
+
+
+def forked(kernel: Kernel, n: int) -> list[Kernel]:
+    forks = kernel.fork(n).result(SECONDS)
+    assert len(forks) == n
+    for each in forks:
+        assert isinstance(each, Kernel), each
+    return [each for each in forks if isinstance(each, Kernel)]
+
+
+def test_eight_forks_have_the_variables_and_each_changes_and_prints_its_own(
+    origin: Kernel,
+) -> None:
+    ran(origin, SET_UP)
+    forks = forked(origin, 8)
+    kernels = [origin, *forks]
+    cells = [each.run(CHANGE.format(n=n + 1), timeout=SECONDS) for n, each in enumerate(kernels)]
+    for n, cell in enumerate(cells, 1):
+        result = cell.result(SECONDS)
+        assert result.text == f"({n}, 100000, '/tmp', 'awaited')", result
+        assert result.stdout == f"printed {n}\nraw {n}\nchild {n}\n"
+    assert len({ran(each, "os.getpid()").text for each in kernels}) == 9
+    again = forked(forks[3], 2)
+    assert [ran(each, "numbers['n'] += 1; numbers['n']").text for each in again] == ["6", "6"]
+    assert [ran(each, "numbers['n']").text for each in (origin, forks[3])] == ["1", "5"]
+    forks[3].close().result(SECONDS)
+    with pytest.raises(KernelError, match="closed"):
+        again[0].run("1").result(SECONDS)
+    assert ran(forks[4], "numbers['n']").text == "6"
+
+
+def test_the_end_of_one_leaves_the_others_and_takes_its_own_processes(
+    place: str, origin: Kernel
+) -> None:
+    box = origin._sandbox
+    ran(origin, "held = 5")
+    late, exits, interrupted, stays = forked(origin, 4)
+    for each in (late, exits, origin):
+        ran(each, DAEMONS)
+    ran(stays, DAEMONS.replace("97", "98"))
+    result = late.run(f"print('begun')\n{DEAF}", timeout=0.5, grace=0.5).result(SECONDS)
+    assert (result.outcome, result.ending) == (CellOutcome.TIMED_OUT, Ending.KILLED)
+    assert result.stdout == "begun\n"
+    running = interrupted.run("open('/tmp/begun', 'w').close()\nwhile True: pass")
+    until_it_runs(box, "/tmp/begun")
+    assert interrupted.interrupt(timeout=SECONDS).result(SECONDS) is True
+    assert running.result(SECONDS).outcome is CellOutcome.INTERRUPTED
+    result = exits.run("print('last'); import os; os._exit(3)").result(SECONDS)
+    assert (result.outcome, result.ending, result.stdout) == (
+        CellOutcome.DIED,
+        Ending.EXITED,
+        "last\n",
+    )
+    result = origin.run("import os; os.kill(os.getpid(), 9)").result(SECONDS)
+    assert (result.outcome, result.ending) == (CellOutcome.DIED, Ending.SIGNAL)
+    with pytest.raises(KernelError, match="signal 9"):
+        origin.fork(1).result(SECONDS)
+    assert left(box) == []
+    assert [ran(each, "held").text for each in (interrupted, stays)] == ["5", "5"]
+    origin.restart().result(SECONDS)
+    assert origin.run("held").result(SECONDS).outcome is CellOutcome.ERROR
+    assert ran(stays, "held").text == "5"
+    for each in (interrupted, late, exits):
+        each.close().result(SECONDS)
+    assert sleeping(box) == ["sleep 981", "sleep 982"]
+    origin.close().result(SECONDS)
+    assert sleeping(box) == []
+    with pytest.raises(KernelError, match="closed"):
+        stays.run("1").result(SECONDS)
+
+
+def sleeping(box: Sandbox) -> list[str]:
+    shows = "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 98[0-9]'"
+    return sorted(box.exec(["sh", "-c", shows]).result(SECONDS).stdout.splitlines())
+
+
+def test_one_without_memory_or_processes_fails_by_itself(place: str) -> None:
+    image = require_docker() if place == "docker" else None
+    with (
+        Session(place, image=image, memory_mb=200, pids=64) as session,
+        session.sandbox().python(ipykernel=False) as origin,
+    ):
+        first, second = forked(origin, 2)
+        result = first.run("b'x' * (1 << 30)", timeout=SECONDS).result(2 * SECONDS)
+        assert (result.outcome, result.ending) == (CellOutcome.DIED, Ending.OUT_OF_MEMORY)
+        result = second.run("import os; os.kill(os.getpid(), 9)").result(SECONDS)
+        assert (result.outcome, result.ending) == (CellOutcome.DIED, Ending.SIGNAL)
+        results = origin.fork(80).result(SECONDS)
+        failed = [each for each in results if not isinstance(each, Kernel)]
+        kernels = [each for each in results if isinstance(each, Kernel)]
+        assert len(kernels) > 10
+        assert len(failed) > 10
+        for error in failed:
+            assert isinstance(error, KernelError)
+            assert "Resource temporarily unavailable" in str(error)
+        assert [ran(each, "1 + 1").text for each in (kernels[-1], origin)] == ["2", "2"]
+
+
+def test_what_cannot_be_forked_is_refused_before_anything_happens(
+    place: str, origin: Kernel
+) -> None:
+    box = origin._sandbox
+    ran(origin, "import threading, asyncio\ngo = threading.Event()")
+    ran(origin, "threading.Thread(target=go.wait, args=(60,), name='waits').start()")
+    with pytest.raises(KernelError, match=r"other threads \(waits\)"):
+        origin.fork(2).result(SECONDS)
+    ran(origin, "go.set(); [each.join() for each in threading.enumerate()[1:]];")
+    ran(origin, "async def begin(): return asyncio.ensure_future(asyncio.sleep(60))")
+    ran(origin, "task = await begin()")
+    with pytest.raises(KernelError, match="event loop"):
+        origin.fork(1).result(SECONDS)
+    ran(origin, "task.cancel(); await asyncio.sleep(0)")
+    running = origin.run("open('/tmp/begun', 'w').close()\nimport time; time.sleep(1000)")
+    until_it_runs(box, "/tmp/begun")
+    with pytest.raises(KernelError, match="runs a cell"):
+        origin.fork(1).result(SECONDS)
+    origin.interrupt().result(SECONDS)
+    assert running.result(SECONDS).outcome is CellOutcome.INTERRUPTED
+    for n in (0, -1, 1.5):
+        with pytest.raises(ConfigurationError, match="n="):
+            origin.fork(n)  # type: ignore[arg-type]
+    assert ran(forked(origin, 1)[0], "len(threading.enumerate())").text == "1"
+
+
+@pytest.mark.parametrize("kind", ["local-ipykernel"], indirect=True)
+def test_ipykernel_is_refused(kind: str, kept: Kernel) -> None:
+    with pytest.raises(ConfigurationError, match="ipykernel=False"):
+        kept.fork(1).result(SECONDS)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_no_fork_outlives_its_sandbox(place: str, end: str) -> None:
+    mark = f"{os.getpid()}{time.time_ns() % 10**6}"
+    argv, pipe = [sys.executable, "-c", OWNER, place, mark], subprocess.PIPE
+    env = {"SANDBOXKIT_DOCKER_IMAGE": "sandboxkit/python:3.11", **os.environ}
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=env) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        assert len(found(["sleep", mark])) == 4
+        if end == "killed":
+            owner.send_signal(signal.SIGKILL)
+        else:
+            owner.stdin.write("\n")
+            owner.stdin.flush()
+            assert owner.stdout.readline() == "stopped\n"
+        deadline = time.monotonic() + SECONDS
+        while found(["sleep", mark]):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def found(argv: Sequence[str]) -> list[Path]:
+    """The processes of this machine with this command line."""
+    line = "\0".join([*argv, ""]).encode()
+    matches: list[Path] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            matches += [path] if path.read_bytes() == line else []
+        except OSError:
+            continue  # it has ended
+    return matches
