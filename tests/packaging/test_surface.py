@@ -130,6 +130,7 @@ def test_the_core_stays_small() -> None:
             "datasets",
             "egress",
             "images",
+            "kernel",
             "ledger",
             "recording",
             "telemetry",
