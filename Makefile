@@ -71,6 +71,8 @@ test: test-together test-alone
 CHOSEN ?= and not nightly
 
 VENDORS := tests/daytona tests/e2b tests/hosted tests/modal
+ON_VENDORS := $(patsubst %,tests/conformance/test_%.py,daytona e2b modal service) tests/chaos/test_calls.py \
+	tests/cli/test_doctor_live.py
 CLUSTER := tests/kubernetes
 CORPORA := $(addprefix tests/rewards/,programs/test_adversaries.py test_cheats.py test_honest.py \
 	test_honest_corpus.py test_hostile_workspaces.py test_humaneval_shaped.py test_idioms.py \
@@ -79,7 +81,7 @@ RESET := tests/reset
 MUTANTS := tests/conformance/test_mutants.py
 
 test-together: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer $(CHOSEN)' --durations 15 \
+	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer and not vendors $(CHOSEN)' --durations 15 \
 		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
@@ -90,9 +92,10 @@ test-alone: $(VENV)/.training
 nightly:
 	$(MAKE) --keep-going CHOSEN= test $(PARTS)
 
-# The hosted vendors against their emulators, beyond the contract, which `make test` checks.
+# The hosted vendors against their emulators, and what `make test` leaves out of their contract and a service's.
 test-vendors: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(VENDORS),$(JOBS))
+	$(call together,$(BIN)/python -m pytest -m 'vendors $(CHOSEN)' --durations 5 $(ON_VENDORS),$(JOBS))
 	@$(BIN)/python -m tests.changed --record test-vendors
 
 # The cluster, beyond the contract.

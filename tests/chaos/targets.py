@@ -120,6 +120,9 @@ TARGETS = {
 }
 
 
+VENDORS = {"e2b", "daytona", "modal"}
+
+
 def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
     """Make `count` faulted calls on a target, then heal it and see what is left."""
     with TARGETS[name]() as target:

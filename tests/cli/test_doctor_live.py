@@ -69,7 +69,13 @@ CASES: list[tuple[str, type[FakeProvider]]] = [
 ]
 
 
-@pytest.fixture(params=["local", "docker", *EMULATORS])
+@pytest.fixture(
+    params=[
+        "local",
+        "docker",
+        *(pytest.param(name, marks=pytest.mark.vendors) for name in EMULATORS),
+    ]
+)
 def provider(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a backend: of this machine, or a vendor's at an emulator."""
     name: str = request.param
@@ -122,7 +128,7 @@ def test_its_options_are_refused_without_it(option: list[str], cli: Cli) -> None
     ("provider", "number"),
     [
         ("local", signal.SIGINT),
-        ("e2b", signal.SIGTERM),
+        pytest.param("e2b", signal.SIGTERM, marks=pytest.mark.vendors),
         *(
             pytest.param(name, signal.SIGTERM, marks=pytest.mark.nightly)
             for name in ("docker", "daytona", "modal")

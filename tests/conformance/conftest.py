@@ -1,6 +1,7 @@
-"""Which checks of the contract wait for `make nightly`: on a vendor, those of the agent alone.
+"""Which checks of the contract wait: on a vendor or a service, all but a list.
 
-A suite with a set `in_each_run` names the checks that do not wait.
+`make test-vendors` runs the others, and `make nightly` those of the agent alone. A suite that has a set
+`in_each_run` of its own leaves all other checks to `make nightly`.
 """
 
 import inspect
@@ -56,12 +57,68 @@ OF_THE_LINK = {
     "test_uploads_that_fail_are_typed_and_leave_nothing",
     "test_writes_that_fail_leave_nothing",
 }
-"""Long checks of the agent's link, whose ends are the same with all providers. The 100 MB that a command
-prints, and the 20 MB of a file, cross each vendor's connection every time."""
+"""Long checks of the agent's link, whose ends are the same with all providers."""
+
+
+ON_VENDORS = {
+    # How a sandbox is made, described, found and ended.
+    "test_a_cancelled_start_leaves_nothing_and_frees_its_slot",
+    "test_a_listing_describes_what_it_lists",
+    "test_another_process_stops_it",
+    "test_another_process_uses_it",
+    "test_exec_in_an_ended_sandbox_is_a_typed_error",
+    "test_files_of_the_spec_are_there_first",
+    "test_from_id_of_an_unknown_sandbox",
+    "test_logs_and_status_of_a_main_command",
+    "test_renew_extends_the_lifetime",
+    "test_several_tags_are_all_required",
+    "test_stop_during_the_start_leaves_nothing",
+    "test_stop_ends_its_processes",
+    "test_stop_removes_it",
+    "test_stopping_an_already_stopped_sandbox_succeeds",
+    "test_tags_are_stored_completely",
+    "test_the_lifetime_ends_a_running_command",
+    # Options that a provider implements or refuses.
+    "test_a_fork_bomb_leaves_a_usable_sandbox",
+    "test_a_full_disk_is_a_file_error",
+    "test_a_public_address_says_who_can_reach_it",
+    "test_commands_start_in_the_workdir",
+    "test_memory_is_bounded",
+    "test_mounts_are_honoured_or_refused_before_anything_is_made",
+    "test_network_none_fails_at_once",
+    "test_network_none_has_a_loopback_interface_only",
+    "test_pids_bounds_the_processes",
+    "test_processes_of_another_sandbox_are_invisible",
+    "test_secrets_are_variables_that_no_listing_shows",
+    "test_this_machines_environment_does_not_leak",
+    "test_user_is_honoured_or_refused",
+    "test_variables_of_any_name_reach_the_command",
+    "test_volumes_are_honoured_or_refused_before_anything_is_made",
+    # Snapshots, and the pause of a vendor that has one.
+    "test_a_missing_snapshot_is_an_error_that_names_it",
+    "test_a_paused_sandbox_stands_still_and_goes_on",
+    "test_a_snapshot_in_use_is_not_deleted",
+    "test_forks_see_the_base_and_not_each_other",
+    "test_nothing_that_runs_and_nothing_secret_is_kept",
+    "test_snapshots_are_listed_by_tag_and_deleted",
+    "test_snapshots_are_taken_or_refused_before_anything_is_made",
+    # The connection that carries commands and files.
+    "test_20_mb_make_the_round_trip",
+    "test_a_command_killed_by_its_caller_is_killed",
+    "test_a_command_past_its_timeout_timed_out",
+    "test_a_lost_connection_has_no_status",
+    "test_a_lost_connection_is_not_a_timeout",
+    "test_a_short_silence_changes_nothing",
+    "test_binary_output_is_exact",
+    "test_binary_stdin_is_exact",
+    "test_pty_is_a_terminal_of_the_size_asked_for",
+}
+"""The checks that `make test` runs on each vendor and on a service. The client and the agent are those of the
+local provider, on which `make test` runs every check."""
 
 
 def waits(suite: type, check: Callable[..., object]) -> bool:
-    """Whether a check waits: it is of the agent alone, and the agent a vendor's guest."""
+    """Return whether a check waits for the night: on a vendor, a check of the agent alone."""
     chosen: frozenset[str] | None = getattr(suite, "in_each_run", None)
     if chosen is not None:
         return check.__name__ not in chosen
@@ -76,7 +133,13 @@ def waits(suite: type, check: Callable[..., object]) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them."""
+    """Mark the checks that wait."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.cls and waits(item.cls, item.function):
+        if not isinstance(item, pytest.Function) or item.cls is None:
+            continue
+        if issubclass(item.cls, VendorHooks) and item.function.__name__ in ON_VENDORS:
+            continue
+        if waits(item.cls, item.function):
             item.add_marker(pytest.mark.nightly)
+        elif issubclass(item.cls, VendorHooks):
+            item.add_marker(pytest.mark.vendors)

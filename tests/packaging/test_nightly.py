@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from sandboxkit.testing.conformance import ProviderConformance
+from tests.conformance.conftest import ON_VENDORS
 from tests.conformance.test_mutants import CASES
 from tests.mutants_table import BEGIN, END, chosen, table
 
@@ -17,3 +19,12 @@ def test_the_document_has_what_the_smaller_suite_shows() -> None:
     fewer -= {test for test in tests if "test_a_missing_step_is_detected[kill]" in test}
     assert f"| {len(CASES) - 2} of {len(CASES)} |" in table(fewer)
     assert "| 17 of 18 |" in table(fewer)
+
+
+def test_a_check_of_the_list_for_vendors_runs_on_each_of_them() -> None:
+    assert {name for name in ON_VENDORS if not hasattr(ProviderConformance, name)} == set()
+    tests = {test.partition("[")[0] for test in chosen()}
+    for suite in ("daytona::TestDaytona", "e2b::TestE2B", "modal::TestModal"):
+        name, _, kind = suite.partition("::")
+        begin = f"tests/conformance/test_{name}.py::{kind}::"
+        assert {test.removeprefix(begin) for test in tests if test.startswith(begin)} == ON_VENDORS
