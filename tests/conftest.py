@@ -87,7 +87,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:  # Any: xdist's own
-    """Whole files for each process; one for all of the cluster's, which wait for each other."""
+    """With `--dist loadfile`, give each process whole files, and one process all tests of the cluster.
+
+    The cluster's tests wait for each other. Another `--dist` is xdist's own.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # ships none
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # as its import

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import changed
+from tests.conftest import pytest_xdist_make_scheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,3 +66,13 @@ def test_an_unknown_part_is_refused_with_the_parts_there_are() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1
     assert "|".join(changed.PARTS) in done.stderr
+
+
+def test_tests_of_one_file_run_in_all_processes_where_a_target_says_load(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pytestconfig.option, "tx", ["popen"])
+    monkeypatch.setattr(pytestconfig.option, "dist", "load")
+    assert pytest_xdist_make_scheduler(pytestconfig, None) is None
+    monkeypatch.setattr(pytestconfig.option, "dist", "loadfile")
+    assert pytest_xdist_make_scheduler(pytestconfig, None) is not None
