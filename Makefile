@@ -79,15 +79,16 @@ CORPORA := $(addprefix tests/rewards/,programs/test_adversaries.py test_cheats.p
 	test_strangers.py test_table.py)
 RESET := tests/reset
 MUTANTS := tests/conformance/test_mutants.py
+FAKE := tests/conformance/test_fake.py tests/conformance/test_live_mutants.py
 
 test-together: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer and not vendors $(CHOSEN)' --durations 15 \
-		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
+		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(FAKE) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 \
-		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | grep -v '^$(RESET)/' | sort)
+		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | grep -v '^$(RESET)/\|^$(MUTANTS)$$' | sort)
 
 nightly:
 	$(MAKE) --keep-going CHOSEN= test $(PARTS)
@@ -114,9 +115,10 @@ test-reset: $(VENV)/.training
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(RESET)
 	@$(BIN)/python -m tests.changed --record test-reset
 
-# The checks of the contract fail on providers that are weakened on purpose.
+# The checks of the contract pass on FakeProvider, and fail on providers that are weakened on purpose.
 test-mutants: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(MUTANTS),$(JOBS),load)
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(FAKE) $(MUTANTS),$(JOBS),load)
+	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(MUTANTS)
 	@$(BIN)/python -m tests.changed --record test-mutants
 
 # The tests that train with the whole GRPO program: a third of the time of all tests.

@@ -1,4 +1,4 @@
-"""`doctor --live` on real backends, its end when interrupted, and that each check can fail."""
+"""`doctor --live` on real backends, and its end when it is interrupted."""
 
 import json
 import signal
@@ -10,12 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from sandboxkit import Operation, SandboxError, Session
-from sandboxkit.testing import FakeProvider
-from sandboxkit.testing.live import _commands, _ends, _life, _run, _subject, _world
-from tests.cli import live_defects as defects
 from tests.cli.conftest import Cli, Open, environment
-from tests.conformance import mutants
+from tests.conformance.test_live_mutants import CHECKS
 from tests.daytona.server import emulator as daytona
 from tests.docker_here import require_docker
 from tests.e2b.server import emulator as e2b
@@ -26,47 +22,6 @@ EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "daytona": daytona,
     "modal": modal,
 }
-CHECKS = {
-    check.name: check
-    for check in (
-        *_commands.CHECKS,
-        *_world.CHECKS,
-        *_ends.CHECKS,
-        *_life.CHECKS,
-        *_life.ENDS,
-    )
-}
-CASES: list[tuple[str, type[FakeProvider]]] = [
-    ("start", defects.SaysNothing),
-    ("latency", defects.TrueFails),
-    ("bytes", defects.WritesAsATerminal),
-    ("bytes", mutants.DropsInput),
-    ("statuses", mutants.AnswersLikeAShell),
-    ("statuses", mutants.TakesStatusesForSignals),
-    ("signals", mutants.TakesSignalsForExits),
-    ("stderr", defects.MergesTheStreams),
-    ("much output", defects.CutsLongOutput),
-    ("at once", defects.RunsOneAtATime),
-    ("user", defects.ReadsOldFiles),
-    ("workdir", FakeProvider),  # its folder is elsewhere
-    ("variables", defects.ShowsSecrets),
-    ("variables", defects.ForgetsSecrets),
-    ("terminal", defects.IgnoresResizes),
-    ("files", defects.ForgetsModes),
-    ("files", defects.ReadsOldFiles),
-    ("network", defects.ReachesTheInternet),
-    ("timeout", mutants.KillsNothing),
-    ("timeout", mutants.KillsTheGroupOnly),
-    ("kill and cancel", mutants.KillsTheLeaderOnly),
-    ("kill and cancel", mutants.KillsTheNeighbours),
-    ("silence", defects.GivesUpOnSilence),
-    ("second client", FakeProvider),  # its sandboxes are known to one object only
-    ("lifetime", defects.LivesTooLong),
-    ("renew", defects.LivesTooLong),
-    ("list", defects.ListsEverything),
-    ("delete", mutants.ForgetsToDelete),
-    ("nothing left", mutants.ForgetsToDelete),
-]
 
 
 @pytest.fixture(
@@ -155,43 +110,3 @@ def test_interrupted_it_deletes_its_sandbox(provider: str, number: int, cli: Cli
     assert process.returncode == 128 + number, err
     assert "CHECK" in out
     assert cli("ls", "-p", provider, "-q", "--tag", tag).stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "defect"), CASES, ids=[f"{name}-{defect.__name__}" for name, defect in CASES]
-)
-def test_a_check_fails_on_what_is_wrong(
-    name: str, defect: type[FakeProvider], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_life, "_GONE_SECONDS", 2.0)
-    monkeypatch.setattr(_ends, "_DEAD_SECONDS", 3.0)
-    monkeypatch.setattr(_commands, "_MEET", _commands._MEET.replace("-lt 300", "-lt 5"))
-    fake = defect()
-
-    def again() -> Session:
-        return Session(FakeProvider() if name == "second client" else fake)
-
-    session, other = Session(fake), Session(fake)
-    try:
-        other.sandbox().start().result(30)
-        row = _row(name, session, again)
-        assert row.held is False, row.seen
-    finally:
-        for each in (session, other):
-            try:
-                each.close().result(30)
-            except ExceptionGroup as errors:
-                assert errors.subgroup(SandboxError)  # noqa: PT017 - a mutant may refuse to delete
-        for sandbox_id in list(fake._boxes):
-            Operation(FakeProvider.delete(fake, sandbox_id)).result(30)
-
-
-def test_every_check_has_a_defect_that_it_finds() -> None:
-    assert {name for name, _ in CASES} == set(CHECKS)
-
-
-def _row(name: str, session: Session, again: Callable[[], Session]) -> _subject.CheckResult:
-    subject = _run.subject(session, again, {}, silence=2.0)
-    if name == "nothing left":
-        subject.sandbox.stop().result(30)
-    return CHECKS[name].row(subject)
