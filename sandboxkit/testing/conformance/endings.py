@@ -22,12 +22,12 @@ class EndingsConformance(Conformance):
         result = shared.exec(["python3", "-c", "import os; os._exit(137)"]).result(DEADLINE)
         assert (result.returncode, result.ending in (Ending.EXITED, None)) == (137, True)
 
-    @pytest.mark.parametrize("number", [9, 11, 15])
-    def test_a_signal_from_within_is_a_signal(self, shared: Sandbox, number: int) -> None:
-        command = ["sh", "-c", f"kill -{number} $$; sleep 60"]
-        result = shared.exec(command).result(DEADLINE)
-        assert result.returncode == 128 + number
-        assert result.ending in (Ending.SIGNAL, None)
+    def test_a_signal_from_within_is_a_signal(self, shared: Sandbox) -> None:
+        for number in (1, 6, 9, 11, 15):
+            command = ["sh", "-c", f"kill -{number} $$; sleep 60"]
+            result = shared.exec(command).result(DEADLINE)
+            assert result.returncode == 128 + number
+            assert result.ending in (Ending.SIGNAL, None)
 
     def test_a_signal_to_a_child_leaves_the_command_its_own_end(self, shared: Sandbox) -> None:
         command = ["sh", "-c", "sh -c 'kill -9 $$'; exit 3"]

@@ -22,15 +22,10 @@ from sandboxkit.types import CommandFile, CommandSetup
 class ExecConformance(Conformance):
     """Everything about a command except its streams and how it is killed."""
 
-    @pytest.mark.parametrize("status", [0, 1, 2, 125, 255])
-    def test_the_exit_status_is_exact(self, shared: Sandbox, status: int) -> None:
-        result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
-        assert result.returncode == status
-
-    @pytest.mark.parametrize("number", [1, 6, 9, 15])
-    def test_a_signal_gives_128_plus_its_number(self, shared: Sandbox, number: int) -> None:
-        result = shared.exec(["sh", "-c", f"kill -{number} $$; sleep 60"]).result(DEADLINE)
-        assert result.returncode == 128 + number
+    def test_the_exit_status_is_exact(self, shared: Sandbox) -> None:
+        for status in (0, 1, 2, 125, 255):
+            result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
+            assert result.returncode == status
 
     def test_arguments_arrive_exactly(self, shared: Sandbox) -> None:
         arguments = ["", " a  b ", "'\"$HOME`*\\", "new\nline", "grüße 🎉", "-n", "--", "{}"]
@@ -40,12 +35,12 @@ class ExecConformance(Conformance):
         result = shared.exec(["python3", "-c", script, *arguments]).result(DEADLINE)
         assert result.stdout.split("\0") == arguments
 
-    @pytest.mark.parametrize("program", ["no-such-program-here", "/no/such/program"])
-    def test_a_missing_program_has_no_status(self, shared: Sandbox, program: str) -> None:
-        with pytest.raises(CommandStartError, match="program") as caught:
-            shared.exec([program]).result(DEADLINE)
-        assert caught.value.errno in (errno.ENOENT, None)
-        assert not caught.value.retryable
+    def test_a_missing_program_has_no_status(self, shared: Sandbox) -> None:
+        for program in ("no-such-program-here", "/no/such/program"):
+            with pytest.raises(CommandStartError, match="program") as caught:
+                shared.exec([program]).result(DEADLINE)
+            assert caught.value.errno in (errno.ENOENT, None)
+            assert not caught.value.retryable
 
     def test_what_cannot_be_executed_has_no_status(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/plain", b"text", mode=0o644).result(DEADLINE)
@@ -53,11 +48,11 @@ class ExecConformance(Conformance):
             shared.exec([f"{folder}/plain"]).result(DEADLINE)
         assert caught.value.errno in (errno.EACCES, None)
 
-    @pytest.mark.parametrize("status", [126, 127, 137])
-    def test_a_program_may_exit_with_what_a_shell_says(self, shared: Sandbox, status: int) -> None:
-        result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
-        assert result.returncode == status
-        assert result.ending in (Ending.EXITED, None)
+    def test_a_program_may_exit_with_what_a_shell_says(self, shared: Sandbox) -> None:
+        for status in (126, 127, 137):
+            result = shared.exec(["sh", "-c", f"exit {status}"]).result(DEADLINE)
+            assert result.returncode == status
+            assert result.ending in (Ending.EXITED, None)
 
     def test_a_setup_writes_files_and_lowers_limits(self, shared: Sandbox, folder: str) -> None:
         script = 'cat a; [ -w b ] || [ "$(id -u)" = 0 ]; ls -l b; ulimit -f; ulimit -c; ulimit -t; '

@@ -50,13 +50,14 @@ class FilesConformance(Conformance):
         shared.write_file(f"{folder}/a/b/c", "deep").result(DEADLINE)
         assert shared.read_file(f"{folder}/a/b/c").result(DEADLINE) == b"deep"
 
-    @pytest.mark.parametrize("name", ["grüße 🎉", "a b", "-rf", "$HOME", "new\nline", "*", "'\""])
-    def test_odd_names(self, shared: Sandbox, folder: str, name: str) -> None:
-        shared.write_file(f"{folder}/{name}", name).result(DEADLINE)
-        assert shared.read_file(f"{folder}/{name}").result(DEADLINE) == name.encode()
-        assert [i.path for i in shared.list_dir(folder).result(DEADLINE)] == [f"{folder}/{name}"]
-        shared.remove(f"{folder}/{name}").result(DEADLINE)
-        assert shared.list_dir(folder).result(DEADLINE) == []
+    def test_odd_names(self, shared: Sandbox, folder: str) -> None:
+        for name in ("grüße 🎉", "a b", "-rf", "$HOME", "new\nline", "*", "'\""):
+            path = f"{folder}/{name}"
+            shared.write_file(path, name).result(DEADLINE)
+            assert shared.read_file(path).result(DEADLINE) == name.encode()
+            assert [info.path for info in shared.list_dir(folder).result(DEADLINE)] == [path]
+            shared.remove(path).result(DEADLINE)
+            assert shared.list_dir(folder).result(DEADLINE) == []
 
     def test_a_mode_is_honoured(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/run", "#!/bin/sh\necho ran\n", mode=0o755).result(DEADLINE)
@@ -116,10 +117,10 @@ class FilesConformance(Conformance):
         with pytest.raises(SandboxFileError):
             shared.write_file("/proc/conformance/file", "no").result(DEADLINE)
 
-    @pytest.mark.parametrize("path", ["relative", "/a/../b", ""])
-    def test_a_path_that_is_not_plain_is_refused(self, shared: Sandbox, path: str) -> None:
-        with pytest.raises(ConfigurationError):
-            shared.read_file(path)
+    def test_a_path_that_is_not_plain_is_refused(self, shared: Sandbox) -> None:
+        for path in ("relative", "/a/../b", ""):
+            with pytest.raises(ConfigurationError):
+                shared.read_file(path)
 
     def test_reading_follows_links(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/file", "target").result(DEADLINE)

@@ -71,10 +71,10 @@ class IsolationConformance(Conformance):
     def test_commands_cannot_gain_privileges(self, shared: Sandbox) -> None:
         assert "NoNewPrivs:\t1\n" in python(shared, "print(open('/proc/self/status').read())")
 
-    @pytest.mark.parametrize("number", [1, 2, 3, 9, 11, 15, 19])
-    def test_signals_do_not_end_the_first_process(self, shared: Sandbox, number: int) -> None:
-        shared.exec(["sh", "-c", f"kill -{number} 1"]).result(DEADLINE)
-        assert shared.exec(["echo", "alive"]).result(DEADLINE).stdout == "alive\n"
+    def test_signals_do_not_end_the_first_process(self, shared: Sandbox) -> None:
+        for number in (1, 2, 3, 9, 11, 15, 19):
+            shared.exec(["sh", "-c", f"kill -{number} 1"]).result(DEADLINE)
+            assert shared.exec(["echo", "alive"]).result(DEADLINE).stdout == "alive\n"
 
     def test_the_first_process_cannot_be_traced_or_read(self, shared: Sandbox) -> None:
         code = """
