@@ -137,7 +137,7 @@ class AgentStream:
                 await self._more_room.wait()
             size = min(len(view), self._room, frames.CHUNK_BYTES)
             self._room -= size
-            frame = frames.encode(Kind.DATA, self.number, bytes(view[:size]))
+            frame = frames.encode(Kind.DATA, self.number, view[:size])
             await self._client.send_data(frame, self.number)
             view = view[size:]
 
@@ -418,10 +418,10 @@ class AgentClient:
         reason = ""
         try:
             while True:
-                data = await self._link.receive()
+                pieces = await self._link.receive()
                 if self._link.owes:
                     self._pending.set()
-                for frame in decoder.feed(data):
+                for frame in decoder.feed(*pieces):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
                         self._refused = not self._welcomed.is_set()
@@ -464,7 +464,7 @@ class AgentClient:
                         await self._pending.wait()
                         self._idle = False
                     continue
-                await self._link.send(self._outgoing.take())
+                await self._link.send(*self._outgoing.take())
         except BROKEN:
             # The reading task ends the connection, once it has read the agent's last message.
             pass

@@ -82,9 +82,9 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def encode(kind: Kind, stream: int, payload: bytes = b"") -> bytes:
+def encode(kind: Kind, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """Encode one frame."""
-    return _HEADER.pack(len(payload), kind, stream) + payload
+    return b"".join((_HEADER.pack(len(payload), kind, stream), payload))
 
 
 def string(value: str | bytes) -> bytes:
@@ -151,40 +151,47 @@ class Fields:
 
 
 class FrameDecoder:
-    """Decodes a byte stream, received in arbitrary chunks, into frames."""
+    """Decodes a byte stream, received in arbitrary pieces, into frames. It copies each payload once."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        """The chunks of an incomplete frame."""
-        self._size, self._due = 0, _HEADER.size
-        """The number of bytes in those chunks, and the number needed before decoding can continue."""
+        self._header = b""
+        """The bytes of an incomplete header."""
+        self._begun: tuple[Kind, int] | None = None
+        """The type and stream of a frame whose payload is incomplete."""
+        self._parts: list[bytes | memoryview] = []
+        self._missing = 0
+        """The pieces of that payload that have arrived, and the number of bytes that have not."""
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that `data` completes. Raises ProtocolError on a malformed one."""
-        if self._parts:
-            self._parts.append(data)
-            self._size += len(data)
-            if self._size < self._due:
-                return
-            data = b"".join(self._parts)
-            self._parts.clear()
-        at, self._due = 0, _HEADER.size
-        try:
-            while len(data) - at >= _HEADER.size:
-                size, code, stream = _HEADER.unpack_from(data, at)
-                kind = _FROM_AGENT.get(code)
-                if kind is None:
-                    raise ProtocolError(f"unknown frame type {code}")
-                if size > MAX_PAYLOAD:
-                    raise ProtocolError(f"frame of {size} bytes, the limit is {MAX_PAYLOAD}")
-                end = at + _HEADER.size + size
-                if len(data) < end:
-                    self._due = end - at
+    def feed(self, *pieces: bytes | memoryview) -> Iterator[Frame]:
+        """Yield the frames that `pieces` complete. Raises ProtocolError on a malformed one."""
+        for piece in pieces:
+            at = 0
+            while at < len(piece):
+                begun = self._begun
+                if begun is None:
+                    size = _HEADER.size - len(self._header)
+                    self._header += piece[at : at + size]
+                    at += size
+                    if at > len(piece):
+                        break
+                    begun = self._begin()
+                part = piece[at : at + self._missing]
+                at += len(part)
+                self._missing -= len(part)
+                self._parts.append(part)
+                if self._missing:
                     break
-                payload = data[at + _HEADER.size : end]
-                at = end
-                yield Frame(kind, stream, payload)
-        finally:
-            if at < len(data):
-                self._parts.append(data[at:])
-                self._size = len(data) - at
+                payload, self._begun = b"".join(self._parts), None
+                self._parts.clear()
+                yield Frame(*begun, payload)
+
+    def _begin(self) -> tuple[Kind, int]:
+        size, code, stream = _HEADER.unpack(self._header)
+        kind = _FROM_AGENT.get(code)
+        if kind is None:
+            raise ProtocolError(f"unknown frame type {code}")
+        if size > MAX_PAYLOAD:
+            raise ProtocolError(f"frame of {size} bytes, the limit is {MAX_PAYLOAD}")
+        self._header, self._missing = b"", size
+        self._begun = begun = (kind, stream)
+        return begun

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import struct
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -152,8 +152,8 @@ class Link:
         if not self._sent:
             self._begin = _opening(self._id, self.grace, resume=False, received=0)
 
-    async def receive(self) -> bytes:
-        """Return the next bytes of the stream, in order and without duplicates.
+    async def receive(self) -> Sequence[bytes | memoryview]:
+        """Return the next bytes of the stream in one or more pieces, in order and without duplicates.
 
         Raises one of BROKEN at the session's end, LostSessionError or a SandboxError if the session
         cannot be resumed, and ProtocolError for a malformed record.
@@ -189,17 +189,19 @@ class Link:
         finally:
             self._receiver = None
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, *parts: bytes) -> None:
         """Send bytes. With a grace, a broken connection is no error: the bytes are kept and resent.
 
         Only one task may send; a resumption may write at the same time.
         """
-        if not self.grace and len(data) <= _PIECE_BYTES:
-            record = RECORD.pack(DATA, self._sent, len(data)) + data
-            self._sent += len(data)
+        size = sum(map(len, parts))
+        if not self.grace and size <= _PIECE_BYTES:
+            record = b"".join((RECORD.pack(DATA, self._sent, size), *parts))
+            self._sent += size
             await self._write(record)
             return
-        for at in range(0, len(data), _PIECE_BYTES):
+        data = b"".join(parts)
+        for at in range(0, size, _PIECE_BYTES):
             piece = data[at : at + _PIECE_BYTES]
             async with self._writing:
                 record = RECORD.pack(DATA, self._sent, len(piece)) + piece
@@ -305,19 +307,19 @@ class Link:
             # A later record on this connection would leave a gap; the receiver opens a new connection.
             await anyio.aclose_forcefully(stream)
 
-    def _take(self, chunk: bytes) -> bytes:
+    def _take(self, chunk: bytes) -> Sequence[bytes | memoryview]:
         """Return the payload bytes in `chunk`, which may begin and end within a record."""
         if self._left and not self._old and len(chunk) <= self._left:
             self._left -= len(chunk)
             self._received += len(chunk)
-            return chunk
+            return [chunk]
         data, at = (self._buffer + chunk if self._buffer else chunk), 0
         view = memoryview(data)
         parts: list[memoryview] = []
         if not self._confirmed:
             self._buffer = data
             if len(data) < OPENING_REPLY.size:
-                return b""
+                return []
             self._check(data[: OPENING_REPLY.size])
             at = OPENING_REPLY.size
         while True:
@@ -326,7 +328,7 @@ class Link:
                 at += skipped
                 self._old -= skipped
                 self._left -= skipped
-            if self._left:
+            if self._left and at < len(data):
                 part = view[at : at + self._left]
                 parts.append(part)
                 at += len(part)
@@ -350,7 +352,7 @@ class Link:
             else:
                 raise ProtocolError(f"unknown record type {kind}")
         self._buffer = data[at:]
-        return b"".join(parts)
+        return parts
 
     def _check(self, reply: bytes) -> int:
         """Check the agent's reply to an opening; return how many bytes the agent has received."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 
 __all__ = ["SendQueue"]
 
@@ -59,12 +60,11 @@ class SendQueue:
             queue.shrunk.clear()
             await queue.shrunk.wait()
 
-    def take(self) -> bytes:
-        """Remove and return the bytes to write next: all short frames, or one request's turn."""
+    def take(self) -> Sequence[bytes]:
+        """Remove and return the frames to write next: all short ones, or one request's turn."""
         if self._first:
-            data = b"".join(self._first)
-            self._first.clear()
-            return data
+            first, self._first = self._first, deque()
+            return first
         stream = next(iter(self._queues))
         queue = self._queues.pop(stream)
         queue.begins = False  # the frame that begins the request is the first of this turn
@@ -77,7 +77,7 @@ class SendQueue:
             queue.size -= size
             self._queues[stream] = queue
         queue.shrunk.set()
-        return taken[0] if len(taken) == 1 else b"".join(taken)
+        return taken
 
     def close(self) -> None:
         """Wake all waiting `room` calls, and let later ones return at once."""

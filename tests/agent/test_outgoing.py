@@ -13,7 +13,7 @@ FRAME = bytes(64 << 10)
 def taken(queue: SendQueue) -> list[bytes]:
     found = []
     while queue:
-        found.append(queue.take())
+        found.append(b"".join(queue.take()))
     return found
 
 

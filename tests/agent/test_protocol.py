@@ -100,7 +100,7 @@ async def last_words(box: Box, data: bytes) -> str:
             if isinstance(stream, UnixStream):
                 await stream.send_eof()
             while True:
-                for frame in decoder.feed(await link.receive()):
+                for frame in decoder.feed(*await link.receive()):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
     return reason
@@ -227,7 +227,7 @@ async def unlinked(box: Box, data: bytes) -> str:
         if isinstance(stream, UnixStream):
             await stream.send_eof()
         with anyio.fail_after(5):
-            frames_of = FrameDecoder().feed(await Link(stream).receive())
+            frames_of = FrameDecoder().feed(*await Link(stream).receive())
             return Fields(next(frames_of).payload).text()
 
 
