@@ -361,6 +361,8 @@ class AgentClient:
             )
         stream = self._begun()
         sent = frames.encode(kind, stream.number, payload)
+        if kind == Kind.EXEC:
+            self._outgoing.starts(stream.number)
         if data is not None:
             sent += stream.whole(data)
         self.post(sent, stream.number)
@@ -435,6 +437,8 @@ class AgentClient:
                         if frame.kind in _FINAL:
                             del self._streams[frame.stream]
                         stream.deliver(frame)
+                        if frame.kind in _FINAL and self._outgoing.started(frame.stream):
+                            self._pending.set()
         except (*BROKEN, LostSessionError):
             pass
         except SandboxError as error:
@@ -464,7 +468,14 @@ class AgentClient:
                         await self._pending.wait()
                         self._idle = False
                     continue
-                await self._link.send(*self._outgoing.take())
+                if taken := self._outgoing.take():
+                    await self._link.send(*taken)
+                    if self._outgoing:
+                        await asyncio.sleep(0)  # let other tasks run even if no send has to wait
+                else:
+                    self._pending.clear()
+                    with anyio.move_on_after(self._outgoing.hold()):
+                        await self._pending.wait()
         except BROKEN:
             # The reading task ends the connection, once it has read the agent's last message.
             pass

@@ -3,6 +3,7 @@
 import anyio
 import pytest
 
+from sandboxkit.providers._agent import outgoing
 from sandboxkit.providers._agent.outgoing import SendQueue
 
 pytestmark = pytest.mark.anyio
@@ -77,3 +78,46 @@ async def test_a_closed_queue_wakes_all_that_wait() -> None:
             await anyio.lowlevel.checkpoint()
             queue.close()
         await queue.room(1)
+
+
+async def test_long_data_waits_for_a_command_that_starts_and_nothing_else_does() -> None:
+    queue = SendQueue()
+    queue.put_data(FRAME, 1)
+    queue.starts(2)
+    assert 0 < queue.hold() <= 0.01
+    queue.put_data(b"short", 3)
+    queue.put(b"request" + FRAME, 4)
+    queue.put(b"kill", 1)
+    allowed = []
+    while taken := queue.take():
+        allowed.append(b"".join(taken))
+    assert allowed == [b"kill", b"short", b"request" + FRAME]
+    assert queue.started(2), "the writer must be woken"
+    assert queue.hold() == 0
+    assert not queue.started(2)
+
+
+async def test_a_command_does_not_hold_back_its_own_data() -> None:
+    queue = SendQueue()
+    queue.starts(1)
+    queue.put_data(FRAME, 1)
+    assert queue.hold() == 0
+
+
+async def test_commands_without_end_hold_data_back_for_half_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(outgoing, "monotonic", lambda: now)
+    queue = SendQueue()
+    held = longest = row = 0
+    for command in range(1000):  # one starts each millisecond, and none is said to have started
+        queue.starts(command)
+        row = row + 1 if queue.hold() else 0
+        held += row > 0
+        longest = max(longest, row)
+        now += 0.001
+    assert 400 <= held <= 500
+    assert longest <= 11
+    now += 0.01
+    assert queue.hold() == 0, "commands that started long ago do not count"
