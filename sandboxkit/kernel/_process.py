@@ -388,7 +388,7 @@ class KernelProcess(Processes):
             case "over":
                 self._over, self._clean = message, message.get("clean") is True
                 self.ended = True
-            case "ended":
+            case "ended" if self._over is None:
                 self._clean = True
             case "failed":
                 self._failed, self._clean = str(message.get("why")), True

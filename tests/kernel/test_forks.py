@@ -156,6 +156,24 @@ def test_one_without_memory_or_processes_fails_by_itself(place: str) -> None:
         assert [ran(each, "1 + 1").text for each in (kernels[-1], origin)] == ["2", "2"]
 
 
+def test_forks_beyond_the_limit_of_open_files_fail_and_end_no_other(local: Sandbox) -> None:
+    few = '#!/bin/sh\nulimit -n 64\nexec python3 "$@"\n'
+    local.write_file("/tmp/few", few, mode=0o755).result(SECONDS)
+    with local.python(ipykernel=False, python="/tmp/few") as origin:
+        for _ in range(2):
+            forks = origin.fork(20).result(SECONDS)
+            kernels = [each for each in forks if isinstance(each, Kernel)]
+            errors = [str(each) for each in forks if not isinstance(each, Kernel)]
+            assert len(kernels) >= 5
+            assert len(errors) >= 5
+            assert all("too many files" in each for each in errors)
+            assert [ran(each, "1 + 1").text for each in (origin, *kernels)] == ["2"] * (
+                1 + len(kernels)
+            )
+            for each in kernels:
+                each.close().result(SECONDS)
+
+
 def test_what_cannot_be_forked_is_refused_before_anything_happens(
     place: str, origin: Kernel
 ) -> None:
@@ -180,6 +198,26 @@ def test_what_cannot_be_forked_is_refused_before_anything_happens(
         with pytest.raises(ConfigurationError, match="n="):
             origin.fork(n)  # type: ignore[arg-type]
     assert ran(forked(origin, 1)[0], "len(threading.enumerate())").text == "1"
+
+
+def test_cancelling_a_fork_leaves_no_process_and_the_kernel_goes_on(local: Sandbox) -> None:
+    with local.python(ipykernel=False) as origin:
+        ran(origin, "held = 1")
+        before = pythons(local)
+        for delay in (0, 0.001, 0.003, 0.006, 0.01):
+            forking = origin.fork(8)
+            time.sleep(delay)
+            forking.cancel()
+            deadline = time.monotonic() + SECONDS
+            while pythons(local) != before:
+                assert time.monotonic() < deadline
+            assert ran(origin, "held").text == "1"
+
+
+def pythons(box: Sandbox) -> int:
+    """How many processes of kernels there are."""
+    count = "grep -l '[<]sandboxkit' /proc/[0-9]*/cmdline | wc -l"
+    return int(box.exec(["sh", "-c", count]).result(SECONDS).stdout)
 
 
 @pytest.mark.parametrize("kind", ["local-ipykernel"], indirect=True)

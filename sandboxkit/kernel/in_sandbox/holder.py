@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import resource
 import select
 import signal
 from typing import Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     given: dict[str, Any] = {}
 
+FORK_FILES = 16
+"""An upper bound of what the holder opens for a fork."""
 SET_DUMPABLE, SET_CHILD_SUBREAPER = 4, 36
 
 
@@ -132,15 +135,15 @@ class Holder:
         return True
 
     def handle(self, request: dict[str, Any]) -> None:
-        """Handle a request; ignore it if its kernel has ended, which was reported."""
+        """Handle a request. A kernel that is not there has ended, or its fork was never asked for."""
         kernel, kind = self.kernels.get(request["kernel"]), request["do"]
         if kernel is None:
             if kind == "fork":
                 self.send("failed", kernel=request["fork"], why="the kernel has ended")
+            elif kind == "end":
+                self.send("ended", kernel=request["kernel"])
         elif kind == "fork":
-            fork = SupervisedKernel(self, request["fork"], request["mark"])
-            fork.back = PipeProcess(fork, kernel)
-            self.add(fork)
+            self.fork(kernel, request["fork"], request["mark"])
         elif kind == "run":
             kernel.number = request["number"]
             kernel.back.run(request["code"])
@@ -148,6 +151,15 @@ class Holder:
             self.end(kernel)
         elif request["number"] == kernel.number:
             kernel.interrupt()
+
+    def fork(self, origin: SupervisedKernel, name: int, mark: str) -> None:
+        """Have a kernel forked, if this process may open what that takes."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if 0 <= most < len(os.listdir("/proc/self/fd")) + FORK_FILES:  # -1: no limit
+            return self.send("failed", kernel=name, why="its supervisor has too many files open")
+        fork = SupervisedKernel(self, name, mark)
+        fork.back = PipeProcess(fork, origin)
+        self.add(fork)
 
     def send(self, kind: str, **fields: Any) -> None:
         """Send a message to the client."""
