@@ -29,11 +29,12 @@ time.sleep(600)
 """
 _FORKS = """
 import os, signal, threading
-print("ready", flush=True)
-threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
-if not os.fork():
+if not (stopped := os.fork()):
     os.kill(os.getpid(), signal.SIGSTOP)
     os._exit(0)
+os.waitpid(stopped, os.WUNTRACED)
+print("ready", flush=True)
+threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
 while True:
     if not os.fork():
         if not os.fork():
