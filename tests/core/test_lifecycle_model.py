@@ -156,7 +156,7 @@ class LocalLives(Lives):
 
 TestOnFolders = Lives.TestCase
 TestOnFolders.settings = settings(
-    max_examples=40,
+    max_examples=20,  # of random lives; each run draws others
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
