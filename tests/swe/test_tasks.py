@@ -23,13 +23,13 @@ RUNS = [
 ]
 
 
-ONE = RUNS[0][1]
-"""The task that meets every cheat; each other one meets one of them, on each provider another."""
+ONE = ("docker", RUNS[0][1])
+"""The run that meets every cheat, as the root of an image; each other run meets one of them."""
 
 
 def meets(number: int, name: str) -> bool:
-    """Whether a run is tried with a cheat each time, not by `make nightly` alone."""
-    return RUNS[number][1] == ONE or number % len(IN_WORKSPACES) == IN_WORKSPACES.index(name)
+    """Return whether a run is tried with a cheat each time, not by `make nightly` alone."""
+    return RUNS[number] == ONE or number % len(IN_WORKSPACES) == IN_WORKSPACES.index(name)
 
 
 FORGERIES = [
@@ -37,6 +37,8 @@ FORGERIES = [
     for number, run in enumerate(RUNS)
     for name in IN_WORKSPACES
 ]
+ZEROES = [run for run in RUNS if run[0] == "local" or run == ONE]
+"""What the grader of a task refuses does not depend on the provider: docker grades one task."""
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ async def test_the_reference_solution_scores_one(on: Session, task: str) -> None
     assert step.verdict.trust == "isolated"
 
 
-@pytest.mark.parametrize(("provider", "task"), RUNS)
+@pytest.mark.parametrize(("provider", "task"), ZEROES)
 @pytest.mark.parametrize("solution", [None, "cheat.sh"], ids=["null", "cheat"])
 async def test_doing_nothing_and_cheating_score_zero(
     on: Session, task: str, solution: str | None
