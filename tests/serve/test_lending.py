@@ -166,7 +166,7 @@ with Session(sys.argv[1]) as session:
 
 def test_a_killed_client_leaves_nothing(serve: Serve) -> None:
     tag = f"lending:{token()}"
-    url = serve(provider="local", pool=0, lease=10, tags=(tag,))
+    url = serve(provider="local", pool=0, lease=3, tags=(tag,))
     command = [sys.executable, "-c", _CLIENT, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -186,10 +186,10 @@ def test_a_client_that_never_comes_for_its_sandbox_leaves_nothing(
 
 
 def test_an_idle_owner_keeps_its_sandbox(serve: Serve) -> None:
-    url = serve(provider="local", pool=0, lease=10)
+    url = serve(provider="local", pool=0, lease=3)
     with Session(url) as session:
         sandbox = session.sandbox().start().result(DEADLINE)
-        time.sleep(13)  # beyond the lease
+        time.sleep(6)  # beyond the lease
         assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
 
 
