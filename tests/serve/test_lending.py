@@ -186,10 +186,10 @@ def test_a_client_that_never_comes_for_its_sandbox_leaves_nothing(
 
 
 def test_an_idle_owner_keeps_its_sandbox(serve: Serve) -> None:
-    url = serve(provider="local", pool=0, lease=3)
+    url = serve(provider="local", pool=0, lease=5)
     with Session(url) as session:
         sandbox = session.sandbox().start().result(DEADLINE)
-        time.sleep(6)  # beyond the lease
+        time.sleep(8)  # beyond the lease
         assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
 
 
