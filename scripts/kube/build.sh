@@ -47,7 +47,7 @@ export APT_CONFIG="$work/apt.conf"
 apt-get update -q
 apt-get source -q --download-only kubernetes
 apt-get download -q golang-1.19-go golang-1.19-src etcd-server containerd runc \
-  containernetworking-plugins kubernetes-client
+  containernetworking-plugins kubernetes-client golang-github-modern-go-reflect2-dev
 unset APT_CONFIG
 for package in *.deb; do
   dpkg -x "$package" "$work/root"
@@ -63,6 +63,11 @@ source="$GOPATH/src/k8s.io/kubernetes"
 mkdir -p "$GOPATH/src/k8s.io"
 dpkg-source --no-check -x kubernetes_*.dsc "$source"
 cd "$source"
+
+# The reflect2 1.0.1 in the source knows the maps of Go before 1.18: the API server would crash at the first
+# object of a custom resource. Debian's package is 1.0.2.
+rm -r vendor/github.com/modern-go/reflect2
+cp -r "$work/root/usr/share/gocode/src/github.com/modern-go/reflect2" vendor/github.com/modern-go/
 
 # The source lacks the OpenAPI definitions that the API server needs to start. Like upstream's makefile,
 # generate them for the import paths of all packages that are marked for it.

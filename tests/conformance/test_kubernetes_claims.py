@@ -18,24 +18,18 @@ from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from sandboxkit.types import SandboxSpec
 from tests.conformance.hooks import _shut
 from tests.kubernetes.agent_sandbox import POOL, warm_pool
-from tests.kubernetes.custom_objects import server_in_front
 from tests.kubernetes.here import new_namespace, require_cluster
 
 pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="class", autouse=True)
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A warm pool of the class's own."""
-    folder: Path = tmp_path_factory.mktemp("front")
+def pool() -> Iterator[None]:
+    """Keep a warm pool for the class, from which providers without arguments claim their sandboxes."""
     with (
         new_namespace() as namespace,
-        server_in_front(require_cluster(), folder) as (store, kubeconfig),
-        mock.patch.dict(
-            os.environ,
-            {"KUBECONFIG": str(kubeconfig), "SANDBOXKIT_KUBERNETES_CLAIMS": POOL},
-        ),
-        warm_pool(store, namespace, replicas=2),
+        mock.patch.dict(os.environ, {"SANDBOXKIT_KUBERNETES_CLAIMS": POOL}),
+        warm_pool(require_cluster(), namespace, replicas=2),
     ):
         yield
 

@@ -1,6 +1,5 @@
 """Sandboxes that are claims on a warm pool of agent-sandbox, with a small controller of the tests."""
 
-import os
 import re
 import sys
 from collections import Counter
@@ -22,7 +21,6 @@ from sandboxkit.types import SandboxSpec, SandboxState
 from tests.kubernetes import agent_sandbox
 from tests.kubernetes.agent_sandbox import POOL, Controller, warm_pool
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.custom_objects import Store, server_in_front
 from tests.kubernetes.rooms import Box, room
 from tests.kubernetes.test_rights import DOCUMENT, Grants, grants, until_allowed
 
@@ -33,37 +31,28 @@ CLAIMER = Path(__file__).with_name("claimer.py")
 
 
 @pytest.fixture
-def store(
-    cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Store]:
-    """The server with the objects of agent-sandbox, to which providers without arguments go."""
+def room_with_claims(cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make providers without arguments claim their sandboxes in the test's namespace; return its name."""
     monkeypatch.setenv("SANDBOXKIT_KUBERNETES_CLAIMS", POOL)
-    with server_in_front(cluster, tmp_path) as (store, kubeconfig):
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        yield store
+    return room
 
 
 @pytest.fixture
-def pool(store: Store, room: str) -> Iterator[Controller]:
-    """A warm pool of one pod; what tests claim has to be gone at the end."""
-    with warm_pool(store, room, replicas=1) as controller:
+def pool(cluster: Cluster, room_with_claims: str) -> Iterator[Controller]:
+    """Keep a warm pool of one pod; at the end no claim may be left."""
+    with warm_pool(cluster, room_with_claims, replicas=1) as controller:
         yield controller
-        assert claims(store, room) == []
+        assert names(cluster, room_with_claims, "SandboxClaim") == []
 
 
-def claims(store: Store, namespace: str) -> list[str]:
-    """The names of the claims."""
-    items = store.request("GET", agent_sandbox.path(namespace, "SandboxClaim"))["items"]
+def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
+    """Return the names of the objects of a kind of agent-sandbox."""
+    items = cluster.request("GET", agent_sandbox.path(namespace, kind))["items"]
     return [each["metadata"]["name"] for each in items]
 
 
-def names(cluster: Cluster, namespace: str) -> list[str]:
-    """The names of the pods."""
-    return [each["metadata"]["name"] for each in cluster.pods(namespace)]
-
-
 async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
-    cluster: Cluster, store: Store, room: str, pool: Controller
+    cluster: Cluster, room: str, pool: Controller
 ) -> None:
     (warm,) = cluster.pods(room)
     provider = KubernetesProvider()
@@ -90,17 +79,23 @@ async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
     await provider.delete(sandbox_id)
     with pytest.raises(SandboxNotFoundError):
         await provider.get(sandbox_id)
-    assert claims(store, room) == []
+    assert names(cluster, room, "SandboxClaim") == []
+    # The cluster's garbage collector ends what the claim owned, and the controller makes another one.
+    old = warm["metadata"]["name"]
     await anyio.to_thread.run_sync(
         pool.wait_until,
-        lambda: pool.ready == 1 and warm["metadata"]["name"] not in names(cluster, room),
+        lambda: (
+            pool.ready == 1
+            and old not in names(cluster, room, "Sandbox")
+            and old not in [each["metadata"]["name"] for each in cluster.pods(room)]
+        ),
         "the end of the pod, and another one",
     )
     await provider.aclose()
 
 
 async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
-    store: Store, room: str, pool: Controller
+    cluster: Cluster, room: str, pool: Controller
 ) -> None:
     provider = KubernetesProvider(lease=8)
     sandbox_id = await provider.create(SandboxSpec())
@@ -108,7 +103,7 @@ async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
         # Longer than the lease: it is renewed.
         assert (await Box(provider, sandbox_id).run("sleep", "12"))[0] == 0
         await provider.aclose()  # without a deletion, as if the process had ended
-        while claims(store, room):
+        while names(cluster, room, "SandboxClaim"):
             await anyio.sleep(0.2)
 
     provider = KubernetesProvider()
@@ -171,14 +166,9 @@ async def test_a_cluster_without_the_crds_is_named(
 
 
 async def test_claims_need_no_other_rights_than_their_role(
-    user: Cluster, store: Store, room: str, grants: Grants, pool: Controller, tmp_path: Path
+    user: Cluster, room: str, grants: Grants, pool: Controller
 ) -> None:
-    mine = tmp_path / "kubeconfig"
-    front = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())["clusters"]
-    mine.write_text(
-        yaml.safe_dump({**yaml.safe_load(user.kubeconfig.read_text()), "clusters": front})
-    )
-    provider = KubernetesProvider(kubeconfig=str(mine))
+    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
     found = await provider.diagnose()
     for right in CLAIMING:
         for verb in right.verbs:
@@ -200,20 +190,23 @@ def test_the_document_has_the_role_with_claims() -> None:
     assert [yaml.safe_load(each) for each in shown] == [role("sandboxes", claims=True)]
 
 
-def test_200_claims_of_4_processes_get_200_different_pods(store: Store, room: str) -> None:
+def test_200_claims_of_4_processes_get_200_different_pods(
+    cluster: Cluster, room_with_claims: str
+) -> None:
     """No node runs these pods: two processors have no room for 200. Everything else is real."""
     command = [sys.executable, "-W", "error", str(CLAIMER), "50"]
-    with warm_pool(store, room, replicas=20, light=True) as controller:
+    room = room_with_claims
+    with warm_pool(cluster, room, replicas=20, light=True) as controller:
         running = [Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(4)]
         pods: list[str] = []
         for each in running:
             assert each.stdout is not None
             pods += each.stdout.readline().split()
-        assert len(pods) == len(set(pods)) == len(claims(store, room)) == 200
+        assert len(pods) == len(set(pods)) == len(names(cluster, room, "SandboxClaim")) == 200
         given = dict(controller.given)
         assert set(given.values()) <= set(pods)
         assert max(Counter(given.values()).values()) == 1
         for each in running:
             each.communicate("end\n")
         assert [each.returncode for each in running] == [0] * 4
-        assert claims(store, room) == []
+        assert names(cluster, room, "SandboxClaim") == []
