@@ -24,8 +24,8 @@ from sandboxkit.types import SandboxSpec, SnapshotInfo
 
 TAG = "image"
 """The tag of an image's snapshot; its value is the recipe's digest."""
-_LEAST = 60.0
-"""Seconds that an image must have left to be used."""
+_LEFT = 0.5
+"""Which share of the wanted lifetime an image must have left to be used."""
 _POLL = 0.2
 """Seconds between two attempts to get the lock of a build."""
 _log = logging.getLogger("sandboxkit.images")
@@ -44,7 +44,7 @@ async def build(
     tell = progress or _log.info
     digests = await anyio.to_thread.run_sync(_digests, provider.name, spec, steps)
     async with _only_builder(digests[-1], tell):
-        known = await _images(provider)
+        known = await _images(provider, time.time() + ttl * _LEFT)
         done = max((n for n, each in enumerate(digests) if each in known), default=0)
         start = known.get(digests[done])
         if start is not None and done == len(steps):
@@ -87,9 +87,8 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
-async def _images(provider: Provider) -> dict[str, SnapshotInfo]:
-    """Return the backend's images by digest, the newest of each, without those that are about to expire."""
-    until = time.time() + _LEAST
+async def _images(provider: Provider, until: float) -> dict[str, SnapshotInfo]:
+    """Return the backend's images by digest, the newest of each, without those that expire by then."""
     return {
         info.tags[TAG]: info
         for info in await listed(provider, {})

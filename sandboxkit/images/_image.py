@@ -96,10 +96,11 @@ class Image:
         """Return the image's snapshot; run its steps first unless this machine or backend has it already.
 
         Of all processes of this user on this machine one runs the steps, and the others wait for it. The
-        build begins with the longest run of first steps that another recipe has left. An image is the same if the
-        provider, base, steps, copied content, user, profile, workdir and env are the same; what a registry or package
-        index serves may have changed since. `ttl` (s) is how long it is kept. `progress` is called with each
-        line of output, and defaults to the log `sandboxkit.images`.
+        build begins with the longest run of first steps that another recipe has left. An image is the same
+        if the provider, base, steps, copied content, user, profile, workdir and env are the same; what a
+        registry or package index serves may have changed since. `ttl` (s) is how long it is kept; one that
+        has less than half of that left is built again. `progress` is called with each line of output, and
+        defaults to the log `sandboxkit.images`.
 
         `options` are those of the sandbox in which the steps run; `network` defaults to "internet". Give
         secrets with `secrets=`: env is part of what tells images apart. Raises ImageBuildError if a step

@@ -14,7 +14,7 @@ def test_an_image_is_built_listed_used_and_removed(cli: Cli, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("[2/2] RUN echo works\nworks\n")
     image = done.stdout.strip()
-    again = cli("images", "build", str(tmp_path / "Dockerfile"))
+    again = cli("images", "build", str(tmp_path / "Dockerfile"), "--ttl", "1h")
     assert (again.stdout.strip(), again.stderr) == (image, "")
     (info,) = (i for i in json.loads(cli("images", "ls", "--json").stdout) if i["id"] == image)
     assert info["name"].startswith("image-")

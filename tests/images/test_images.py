@@ -83,6 +83,12 @@ def test_changed_content_is_another_image(recipe: Image, tmp_path: Path) -> None
     assert len({first.id, second.id, third.id, other_user.id}) == 4
 
 
+def test_an_image_that_expires_too_soon_is_built_again(recipe: Image) -> None:
+    first = recipe.build("local", tags=TAGS, ttl=3600).result(60)
+    assert recipe.build("local", tags=TAGS, ttl=7000).result(60).id == first.id
+    assert recipe.build("local", tags=TAGS, ttl=7400).result(60).id != first.id
+
+
 def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
     provider: str, recipe: Image
 ) -> None:
