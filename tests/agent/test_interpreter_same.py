@@ -41,7 +41,7 @@ async def both(box: PythonBox, program: Program) -> tuple[Run, Run]:
     return job, command
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> None:
     assert len(PROGRAMS) >= 40
     differ = {}

@@ -20,8 +20,8 @@ PROGRAMS = sorted({*FOLDER.glob("*.py")} - {*FOLDER.glob("trl_*.py"), FOLDER / "
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_prints_exactly_what_is_expected(path: Path, provider: str) -> None:
-    printed = run_example(path, provider, *ARGUMENTS.get(path.stem, []))
+def test_a_program_prints_exactly_what_is_expected(path: Path) -> None:
+    printed = run_example(path, "local", *ARGUMENTS.get(path.stem, []))
     assert printed == (EXPECTED / f"{path.stem}.txt").read_text()
 
 
@@ -43,23 +43,18 @@ def test_rollouts_without_a_model_say_so_and_fail(
 
 @pytest.mark.timeout(300)
 def test_the_trainer_trains_and_keeps_its_metrics(
-    tmp_path: Path, provider: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     options = ["--tiny", "--sandboxes", "4", "--out", str(tmp_path)]
-    if provider != "local":
-        options += ["--steps", "2"]
     # As Python has it by itself: what it would warn a user of is an error of the example's.
-    printed = run_example(TRAINER, provider, *options, warnings="default::FutureWarning")
+    printed = run_example(TRAINER, "local", *options, warnings="default::FutureWarning")
     assert f"see {tmp_path}/metrics.jsonl and {tmp_path}/reward.svg\n" in printed
     steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert printed.startswith(f"{len(steps)} steps, mean reward from {steps[0]['reward']:.2f} to ")
     assert [each["step"] for each in steps] == list(range(1, len(steps) + 1))
-    if provider == "local":
-        assert len(steps) < 40, "it stops when it has learned"
-        assert sum(each["reward"] for each in steps[-4:]) >= 4 * 0.9
-    else:
-        assert len(steps) == 2
+    assert len(steps) < 40, "it stops when it has learned"
+    assert sum(each["reward"] for each in steps[-4:]) >= 4 * 0.9
     for each in steps:
         assert math.isclose(each["rewards/pass_rate/mean"], each["reward"], rel_tol=1e-5)
         assert each["infra_failed_rate"] == 0

@@ -14,7 +14,7 @@ from tests.kubernetes.here import new_namespace, require_cluster
 SEEDS = {"local": 0, "docker": 6, "kubernetes": 6}
 
 
-@pytest.mark.parametrize("provider", ["local", "docker"])
+@pytest.mark.parametrize("provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 def test_clients_that_end_in_any_way_leave_nothing(provider: str) -> None:
     if provider == "docker":
         require_docker()

@@ -15,7 +15,7 @@ from tests.docker_here import require_docker
 
 
 @pytest.mark.parametrize("pool", [pytest.param(None, marks=pytest.mark.nightly), 2])
-@pytest.mark.parametrize("provider", ["local", "docker"])
+@pytest.mark.parametrize("provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 def test_a_session_is_as_fast_as_before_after_each_fault(
     provider: str, pool: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

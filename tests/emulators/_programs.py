@@ -18,7 +18,7 @@ _NEEDS_ROOT = ("pool",)
 """Examples that need root in the sandbox, which these emulators lack; see tests/e2b/test_strict.py."""
 
 _EACH_TIME = ("quickstart", "parallel_batch")
-"""Examples that always run here. The others run here only at night, and always on local and docker."""
+"""Examples that always run here. The others run here only at night, and always on local."""
 
 Alive = Callable[[], list[str]]
 

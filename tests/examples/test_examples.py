@@ -18,6 +18,8 @@ LOCAL_ONLY = {
     "install_then_test"
 }  # it needs pip, which Debian's Python in the image of the tests lacks
 PROVIDERS = ("local", "docker")
+EACH_TIME = {"quickstart", "parallel_batch", "reward_function"}
+"""The examples that run on docker each time. The others do so at night, and on local each time."""
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,7 +51,12 @@ def run_example(path: Path, provider: str, *arguments: str, warnings: str = "err
 @pytest.mark.parametrize(
     ("path", "provider"),
     [
-        pytest.param(path, provider, id=f"{provider}-{path.stem}")
+        pytest.param(
+            path,
+            provider,
+            id=f"{provider}-{path.stem}",
+            marks=() if provider == "local" or path.stem in EACH_TIME else pytest.mark.nightly,
+        )
         for path in EXAMPLES
         for provider in PROVIDERS
         if path.stem != "swap_provider" and (provider == "local" or path.stem not in LOCAL_ONLY)

@@ -66,7 +66,13 @@ def docker() -> Iterator[Sandbox]:
         yield session.sandbox().start().result(60)
 
 
-@pytest.fixture(scope="session", params=list(KINDS))
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(kind, marks=pytest.mark.nightly if kind == "docker-own" else ())
+        for kind in KINDS
+    ],
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

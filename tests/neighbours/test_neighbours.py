@@ -57,7 +57,9 @@ def test_no_attacker_changes_a_verdict(name: str, loud: bool) -> None:
     assert found.hit() == known, "strike from known.py what changes no verdict any more"
 
 
-@pytest.mark.parametrize("name", ["local", "docker strict"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("local", marks=pytest.mark.nightly), "docker strict"]
+)
 def test_hostile_submissions_decide_nothing_but_their_own_grade(name: str) -> None:
     found = asyncio.run(mixed(place_named(name), list(ATTACKS.values()), 20, 0.2, seed=0))
     assert not found.changed, str(found)

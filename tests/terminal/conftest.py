@@ -9,7 +9,7 @@ from sandboxkit.terminal import Terminal
 from tests.docker_here import require_docker
 
 
-@pytest.fixture(scope="module", params=["local", "docker"])
+@pytest.fixture(scope="module", params=["local", pytest.param("docker", marks=pytest.mark.nightly)])
 def box(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     name = str(request.param)
     options = {"image": require_docker()} if name == "docker" else {}
