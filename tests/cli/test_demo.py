@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from sandboxkit.cli import _demo_run, _mbpp
 from tests.cli.conftest import Cli, Open
 
@@ -15,6 +17,7 @@ def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> Non
         assert right.source != broken.source
 
 
+@pytest.mark.nightly  # .ci/run makes the same run by `make demo`, whose status it checks
 def test_the_demo_succeeds_on_local(cli: Cli) -> None:
     result = cli("demo")
     assert result.returncode == 0, result.stdout + result.stderr
