@@ -43,6 +43,9 @@ _FIRST_CALLS = bytes(range(1, 14))
 MOST_ALONG = 8 << 10
 """The largest data in bytes that are sent along with the frame that begins their request."""
 
+_TURNS_IN_A_ROW = 4
+"""How many turns of data, of 128 KiB each, may be written before other tasks run, without commands."""
+
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 
 
@@ -453,6 +456,7 @@ class AgentClient:
             await self.aclose()
 
     async def _write(self) -> None:
+        turns = 0
         try:
             self._link.open()
             while self.ended is None:
@@ -470,7 +474,8 @@ class AgentClient:
                     continue
                 if taken := self._outgoing.take():
                     await self._link.send(*taken)
-                    if self._outgoing:
+                    turns += 1
+                    if turns % _TURNS_IN_A_ROW == 0 or self._outgoing.is_beside_commands:
                         await asyncio.sleep(0)  # let other tasks run even if no send has to wait
                 else:
                     self._pending.clear()

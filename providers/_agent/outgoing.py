@@ -75,6 +75,11 @@ class SendQueue:
         known = self._starting.pop(command, None) is not None
         return known and not self._starting and self._held_since is not None
 
+    @property
+    def is_beside_commands(self) -> bool:
+        """Whether commands start, or started a moment ago."""
+        return bool(self._starting) or monotonic() < self._free_until
+
     def hold(self) -> float:
         """Return for how many seconds long data must still wait; 0 if it may be written."""
         now, since, starting = monotonic(), self._held_since, self._starting

@@ -94,6 +94,6 @@ async def test_other_tasks_run_between_the_turns_of_data_that_the_kernel_takes_a
             moved.append(client.moved[0])
             await anyio.lowlevel.checkpoint()
     most = max(after - before for before, after in pairwise(moved))
-    assert most < 400 << 10
+    assert most < 640 << 10
     agent.close()
     await client.aclose()
