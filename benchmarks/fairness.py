@@ -2,7 +2,8 @@
 
 The cases alternate in each round. In a case the transfers start first, then commands run one after
 another, then the transfers run alone for a second, which gives their rate. A transfer is a file read,
-a file written, a command's output, or a connection whose bytes another process reads.
+a file written, a command's output, a connection whose bytes another process reads, or an upload: a
+connection to which another process writes.
 
 On a busy machine commands are slow because transfers and other programs use the processors. Therefore the same
 transfers also run in another sandbox: `times_other` is the latency beside transfers of the command's own sandbox
@@ -37,19 +38,29 @@ COMMANDS = 20
 """Number of commands per case and round."""
 RATE_SECONDS = 1.0
 """Seconds for which the transfers run alone after the commands, to measure their rate."""
-SENDER = """
+SERVER = """
 import socket, threading
-listener = socket.create_server(("127.0.0.1", 8000))
-print("listening", flush=True)
 def send(to):
     block = bytes(1 << 18)
+    while True:
+        to.sendall(block)
+def discard(source):
+    into = bytearray(1 << 18)
+    while source.recv_into(into):
+        pass
+def carry(work, connection):
     try:
-        while True:
-            to.sendall(block)
+        work(connection)
     except OSError:
-        to.close()
-while True:
-    threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
+        pass
+    connection.close()
+def serve(listener, work):
+    while True:
+        threading.Thread(target=carry, args=(work, listener.accept()[0]), daemon=True).start()
+for port, work in ((8000, send), (8001, discard)):
+    listener = socket.create_server(("127.0.0.1", port))
+    threading.Thread(target=serve, args=(listener, work)).start()
+print("listening", flush=True)
 """
 READER = """
 import socket, sys
@@ -57,6 +68,17 @@ into, total = bytearray(1 << 18), 0
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as source:
     while count := source.recv_into(into):
         total += count
+        if total >= 1 << 22:
+            print(total, flush=True)
+            total = 0
+"""
+WRITER = """
+import socket, sys
+block, total = bytes(1 << 18), 0
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as to:
+    while True:
+        to.sendall(block)
+        total += len(block)
         if total >= 1 << 22:
             print(total, flush=True)
             total = 0
@@ -108,20 +130,35 @@ async def prints(sandbox: Sandbox, transfers: Transfers) -> None:
 
 async def tunnels(sandbox: Sandbox, transfers: Transfers) -> None:
     """Read from a server in the sandbox through `expose`, in a separate process."""
-    async with await sandbox.expose(8000) as way:
-        reader = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", READER, str(way.port), stdout=asyncio.subprocess.PIPE
+    await _through(sandbox, transfers, 8000, READER)
+
+
+async def uploads(sandbox: Sandbox, transfers: Transfers) -> None:
+    """Send to a server in the sandbox through `expose`, from a separate process."""
+    await _through(sandbox, transfers, 8001, WRITER)
+
+
+async def _through(sandbox: Sandbox, transfers: Transfers, port: int, program: str) -> None:
+    async with await sandbox.expose(port) as way:
+        peer = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, str(way.port), stdout=asyncio.subprocess.PIPE
         )
-        assert reader.stdout is not None
+        assert peer.stdout is not None
         try:
-            while line := await reader.stdout.readline():
+            while line := await peer.stdout.readline():
                 transfers.count(int(line))
         finally:
-            reader.kill()
-            await reader.wait()
+            peer.kill()
+            await peer.wait()
 
 
-KINDS: dict[str, Kind] = {"read": reads, "write": writes, "output": prints, "tunnel": tunnels}
+KINDS: dict[str, Kind] = {
+    "read": reads,
+    "write": writes,
+    "output": prints,
+    "tunnel": tunnels,
+    "upload": uploads,
+}
 
 
 @asynccontextmanager
@@ -177,7 +214,7 @@ async def measured(
         sandboxes = [await stack.enter_async_context(session.sandbox()) for _ in range(2)]
         for each in sandboxes:
             await each.write_file("/tmp/bulk", bytes(FILE_BYTES))
-            server = each.exec(["python3", "-c", SENDER])
+            server = each.exec(["python3", "-c", SERVER])
             await anext(aiter(server.stdout.lines()))
         for number in range(rounds + 1):
             for case in cases:
