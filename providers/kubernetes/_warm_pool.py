@@ -1,5 +1,6 @@
 """Sandboxes from a warm pool of the cluster: each is a claim, whose pod gets our agent by an exec call."""
 
+import re
 import time
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -8,6 +9,7 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import (
+    CommandStartError,
     ConfigurationError,
     ProviderUnavailableError,
     SandboxError,
@@ -15,7 +17,7 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import FirstCommand
+from sandboxkit.provider import FirstCommand, Output, StreamName
 from sandboxkit.providers._agent.launch import agent_flags
 from sandboxkit.providers._agent.link import Greeting
 from sandboxkit.providers._error_rules import no_sandbox
@@ -28,13 +30,17 @@ from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 from sandboxkit.providers.kubernetes._exec import PodProgram
 from sandboxkit.providers.kubernetes._provider import KubernetesProvider, PodInstance
 from sandboxkit.providers.kubernetes._watch import PodStatus
-from sandboxkit.types import Diagnosis, SandboxSpec
+from sandboxkit.types import Command, Diagnosis, Exit, SandboxSpec
 
 __all__ = ["WarmPoolProvider"]
 
 _BACKGROUND = {"propagationPolicy": "Background"}
 _POLL = 0.2
 _END_SECONDS = 3.0
+_NO_OTHER_USER = re.compile(
+    r"(setgroups|cannot act as .+|cannot become the user): operation not permitted"
+)
+"""The agent's words if root lacks a capability that it needs to run something as another user."""
 _NO_CLAIMS = "install the CRDs and the controller of agent-sandbox (v1beta1) in the cluster"
 
 
@@ -83,10 +89,16 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         self._instance(name).place = place
         try:
             await self._begin(name, spec)
+            if spec.user is not None or spec.profile == "strict":
+                # The agent starts even if its commands cannot become their user.
+                await self.exec(name, Command(("sh", "-c", ":")), _ignore)
         except (SandboxNotFoundError, SandboxTerminatedError) as error:
             raise SandboxStartError(
                 f"{name} ended before it was ready: {error}", provider=NAME, sandbox_id=name
             ) from error
+        except SandboxStartError as error:
+            self._check_user(error)
+            raise
         # From now on the lifetime counts, and a detached sandbox has no lease.
         if spec.lifetime is not None:
             await self._renewed(name, spec.lifetime)
@@ -94,6 +106,25 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
             await self._instance(name).set_timer(
                 keep_renewed(lambda _: self._renewed(name), int(self._options.lease))
             )
+
+    def _check_user(self, error: SandboxError) -> None:
+        """Raise ConfigurationError if the error says that the pod's root cannot switch users."""
+        if _NO_OTHER_USER.search(str(error)):
+            raise ConfigurationError(
+                f"kubernetes cannot honour user or profile='strict' with claims={self._pool!r}: {error}; "
+                "give the container of its SandboxTemplate the capabilities CHOWN, KILL, SETGID and "
+                "SETUID, or leave the option out",
+                provider=NAME,
+            ) from error
+
+    async def _execute(
+        self, sandbox_id: str, command: Command, output: Output, code: str | None = None
+    ) -> Exit:
+        try:
+            return await super()._execute(sandbox_id, command, output, code)
+        except CommandStartError as error:
+            self._check_user(error)
+            raise
 
     def _flags(self, spec: SandboxSpec, user: str | None) -> list[str]:
         lease = None if spec.detach else self._options.lease - self._options.grace
@@ -246,6 +277,10 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         return ConfigurationError(
             f"kubernetes cannot honour claims={self._pool!r}: {error}; {_NO_CLAIMS}", provider=NAME
         )
+
+
+async def _ignore(stream: StreamName, chunk: bytes) -> None:
+    pass
 
 
 def _is_decided(seen: PodStatus) -> bool:

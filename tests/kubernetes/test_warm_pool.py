@@ -155,6 +155,22 @@ async def test_what_a_template_decides_is_refused_beside_claims(
     await provider.aclose()
 
 
+async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
+    room: str, pool: Controller
+) -> None:
+    """The template has dropped all capabilities, so root cannot switch users."""
+    provider = KubernetesProvider()
+    sandbox_id = await provider.create(SandboxSpec())
+    box = Box(provider, sandbox_id)
+    assert await box.run("id", "-un", user="root") == (0, "root\n", "")
+    with pytest.raises(ConfigurationError, match=r"user .*claims='pool'.*SETUID"):
+        await box.run("true", user="nobody")
+    await provider.delete(sandbox_id)
+    with pytest.raises(ConfigurationError, match=r"user .*claims='pool'.*SETUID"):
+        await provider.create(SandboxSpec(user="nobody"))
+    await provider.aclose()
+
+
 async def test_a_cluster_without_the_crds_is_named(
     cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
