@@ -3,6 +3,9 @@
 import json
 import re
 import shutil
+import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from sandboxkit.errors import CapacityError
 from sandboxkit.providers.kubernetes import KubernetesProvider, _rights
 from sandboxkit.providers.kubernetes._pod import MARKER
 from sandboxkit.types import SandboxSpec
-from tests.kubernetes.cluster import Cluster, kubectl
+from tests.kubernetes.cluster import SCRIPT, Cluster, kubectl, wait_until
 from tests.kubernetes.here import IMAGE, sandboxes
 from tests.kubernetes.rooms import Box, room
 from tests.kubernetes.test_manifests import documents
@@ -20,7 +23,8 @@ from tests.kubernetes.test_manifests import documents
 __all__ = ["room"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 KINDS = [
     "LimitRange",
     "Namespace",
@@ -102,3 +106,51 @@ def test_the_nodes_pull_the_image_of_an_overlay_and_keep_it(room: str, tmp_path:
         assert pod["status"]["containerStatuses"][0]["ready"]
     finally:
         kubectl("delete", "-k", str(tmp_path))
+
+
+def test_requests_of_the_service_account_have_a_priority_level_of_their_own(
+    cluster: Cluster, room: str
+) -> None:
+    """The document's command for older servers is run on this one, and the server sorts a request by it."""
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    (command,) = re.findall(r"^kubectl kustomize deploy/priority .*$", text, re.MULTILINE)
+    command = command.replace("kubectl ", f"{SCRIPT} kubectl ")
+
+    def made(command: str) -> dict[str, dict[str, Any]]:
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", f"{command} --validate=true --output json"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        found = [item for each in documents(done.stdout) for item in each.get("items", [each])]
+        return {each["kind"]: each for each in found}
+
+    assert sorted(made(f"{command} --dry-run=server")) == [
+        "FlowSchema",
+        "PriorityLevelConfiguration",
+    ]
+    renamed = f"sed -E 's/: sandbox(kit|es)$/: {room}/' | {SCRIPT} kubectl apply"
+    found = made(command.replace(f"{SCRIPT} kubectl apply", renamed))
+    try:
+        expected = [
+            found[kind]["metadata"]["uid"] for kind in ("FlowSchema", "PriorityLevelConfiguration")
+        ]
+        account = f"system:serviceaccount:{room}:{room}"
+        wait_until(lambda: _sorted_by(cluster, account) == expected, "requests of the new level")
+        assert _sorted_by(cluster, f"{account}-other") != expected
+    finally:
+        kubectl("delete", "flowschema,prioritylevelconfiguration", room)
+
+
+def _sorted_by(cluster: Cluster, user: str) -> list[str | None]:
+    """Return the uids of the FlowSchema and the priority level of a user's request, as the server names them."""
+    request = urllib.request.Request(f"{cluster.server}/api/v1/pods")
+    request.add_header("Authorization", f"Bearer {cluster.token}")
+    request.add_header("Impersonate-User", user)
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+        urllib.request.urlopen(request, timeout=30, context=cluster.tls)
+    with refused.value as answer:
+        headers = answer.headers
+    return [headers[f"X-Kubernetes-PF-{each}-UID"] for each in ("FlowSchema", "PriorityLevel")]
