@@ -7,7 +7,7 @@ SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build
 # Tests that CI leaves out while their files are those with which they last passed: see tests/changed.py.
 PARTS := test-vendors test-cluster test-corpora test-reset test-mutants test-trainer test-vllm test-frameworks
 
-.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) docs chaos lint bench clean
+.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) soak-cluster docs chaos lint bench clean
 
 .NOTPARALLEL:
 
@@ -91,7 +91,7 @@ test-alone: $(VENV)/.training
 		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | grep -v '^$(RESET)/\|^$(MUTANTS)$$' | sort)
 
 nightly:
-	$(MAKE) --keep-going CHOSEN= test $(PARTS)
+	$(MAKE) --keep-going CHOSEN= test $(PARTS) soak-cluster
 
 # The hosted vendors against their emulators, and what `make test` leaves out of their contract and a service's.
 test-vendors: $(VENV)/.training
@@ -103,6 +103,11 @@ test-vendors: $(VENV)/.training
 test-cluster: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CLUSTER),$(JOBS))
 	@$(BIN)/python -m tests.changed --record test-cluster
+
+# Kill and freeze the cluster's programs in turns for so many minutes, while sandboxes run commands.
+MINUTES ?= 30
+soak-cluster: $(VENV)/.training
+	$(BIN)/python -m tests.kubernetes.soak $(MINUTES)
 
 # The corpora of cheats, of which none may be accepted, and of honest programs, of which none may be refused.
 test-corpora: $(VENV)/.training

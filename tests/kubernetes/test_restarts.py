@@ -13,6 +13,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.kubernetes.cluster import Cluster, Program
 from tests.kubernetes.rooms import Box, provider, room
+from tests.kubernetes.soak import FAULTS, soak
 
 __all__ = ["provider", "room"]
 
@@ -160,3 +161,13 @@ async def test_a_pod_starts_while_the_api_server_is_restarted(
     for sandbox_id in made:
         assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
         await provider.delete(sandbox_id)
+
+
+async def test_each_fault_in_turn_loses_no_command_and_leaves_nothing(
+    own_cluster: Cluster, room: str
+) -> None:
+    """Half a minute is enough for one turn; `make nightly` goes on for half an hour."""
+    found = await soak(own_cluster, room, seconds=30, seed=1)
+    assert (found.wrong, found.left) == ([], []), found.table()
+    assert found.faults.keys() == set(FAULTS)
+    assert found.commands > 50
