@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from sandboxkit import _ambient, _arguments
 from sandboxkit._misuse import explained
@@ -15,11 +15,12 @@ from sandboxkit._spec import build as build_spec
 from sandboxkit._spec import check
 from sandboxkit.display.signatures import spelled_out
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.images import _build, _dockerfile
-from sandboxkit.images._steps import CopyStep, ImageStep, RunStep
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec
+
+if TYPE_CHECKING:
+    from sandboxkit.images._steps import ImageStep
 
 TTL = 7 * 86400.0
 """The default lifetime (s) of an image."""
@@ -53,11 +54,15 @@ class Image:
     """
 
     base: str | None = None
-    steps: tuple[ImageStep, ...] = ()
+    steps: "tuple[ImageStep, ...]" = ()
 
     def run(self, command: str, *, timeout: float = 1800.0) -> "Image":
         """Add a step that runs a command with `sh -e`; it fails if the command does or after `timeout` s."""
         _arguments.positive("timeout", timeout, unit="seconds")
+        from sandboxkit.images._steps import (
+            RunStep,
+        )  # an import of the package should not pay for it
+
         return self._with(RunStep(_arguments.text("command", command), timeout))
 
     def apt(self, *packages: str) -> "Image":
@@ -73,6 +78,8 @@ class Image:
 
         Modes and links in a folder are kept. The content is read by `build()`.
         """
+        from sandboxkit.images._steps import CopyStep
+
         return self._with(CopyStep(_arguments.local_path("local", local), _arguments.path(remote)))
 
     @staticmethod
@@ -82,6 +89,10 @@ class Image:
         Each RUN may take `timeout` s. Raises ConfigurationError, with the line, for other instructions.
         """
         _arguments.positive("timeout", timeout, unit="seconds")
+        from sandboxkit.images import (
+            _dockerfile,
+        )  # json and shlex cost time that an import should not
+
         return Image(*_dockerfile.parse(_arguments.local_path("path", path), timeout))
 
     @spelled_out
@@ -106,6 +117,8 @@ class Image:
         secrets with `secrets=`: env is part of what tells images apart. Raises ImageBuildError if a step
         fails, and ConfigurationError before anything is made if the provider has no snapshots.
         """
+        from sandboxkit.images import _build
+
         _arguments.positive("ttl", ttl, unit="seconds")
         for name in sorted(_REFUSED.keys() & options.keys()):
             raise ConfigurationError(f"{name}= is not an option of build(): {_REFUSED[name]}")
@@ -117,7 +130,7 @@ class Image:
         backend.check_snapshot(spec, "files")
         return Operation(_build.build(backend, spec, self.steps, given, ttl, progress))
 
-    def _with(self, step: ImageStep) -> "Image":
+    def _with(self, step: "ImageStep") -> "Image":
         return dataclasses.replace(self, steps=(*self.steps, step))
 
 
