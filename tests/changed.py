@@ -91,6 +91,10 @@ PARTS = {
 checked with each provider, on the vendors by what differs there, so a change of the core meets all of them."""
 
 
+_APART = {"PROTOCOL.md"}
+"""Files that no test of a part reads."""
+
+
 def digest(paths: Iterable[str], root: Path = ROOT) -> str:
     """Return a digest of the files' names and content. Raises FileNotFoundError if a path is missing."""
     found = hashlib.sha256()
@@ -104,7 +108,9 @@ def digest(paths: Iterable[str], root: Path = ROOT) -> str:
 def _files(path: Path) -> Iterator[Path]:
     if path.is_dir():
         yield from sorted(
-            file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+            file
+            for file in path.rglob("*")
+            if file.is_file() and "__pycache__" not in file.parts and file.name not in _APART
         )
     else:
         yield path
