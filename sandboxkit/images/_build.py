@@ -17,7 +17,7 @@ import anyio.to_thread
 from sandboxkit._session import Session
 from sandboxkit._snapshot import Snapshot, listed
 from sandboxkit._state_folder import state_folder
-from sandboxkit.errors import ImageBuildError
+from sandboxkit.errors import ImageBuildError, SandboxError
 from sandboxkit.images._steps import ImageStep, StepFailed
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
@@ -54,14 +54,18 @@ async def build(
         async with Session(provider, **options) as session, session.sandbox() as sandbox:
             for number, step in enumerate(steps[done:], done + 1):
                 tell(f"[{number}/{len(steps)}] {step.text}")
+                where = f"step {number} of {len(steps)} of the image"
                 try:
                     await step.apply(sandbox, tell)
                 except StepFailed as failure:
                     raise ImageBuildError(
-                        f"step {number} of {len(steps)} of the image {failure}\n  in: {step.text}",
+                        f"{where} {failure}\n  in: {step.text}",
                         provider=provider.name,
                         sandbox_id=sandbox.id,
                     ) from None
+                except SandboxError as error:
+                    error.add_note(f"in {where}: {step.text}")
+                    raise
             return await sandbox.snapshot(
                 f"image-{digests[-1][:12]}", ttl=ttl, tags={TAG: digests[-1]}
             )

@@ -15,6 +15,7 @@ from sandboxkit import (
     Image,
     ImageBuildError,
     Sandbox,
+    SandboxTerminatedError,
     Session,
     Snapshot,
 )
@@ -102,6 +103,9 @@ def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
     )
     with pytest.raises(ImageBuildError, match=r"step 3 of 3 .* did not end within 0\.5 s"):
         recipe.run("sleep 60", timeout=0.5).build(provider, tags=TAGS).result(60)
+    with pytest.raises(SandboxTerminatedError, match="lifetime") as ended:
+        recipe.run("sleep 60").build(provider, tags=TAGS, lifetime=5).result(60)
+    assert ended.value.__notes__ == ["in step 3 of 3 of the image: RUN sleep 60"]
     assert images() == []
     assert Sandbox.list(tags=TAGS, provider=provider).result(60) == []
 
