@@ -57,7 +57,7 @@ def add(verbs: _options.Verbs) -> None:
     rm = parts.add_parser("rm", help="remove images by id; print each that was removed")
     _options.provider(rm)
     rm.add_argument("ids", metavar="ID", nargs="+")
-    rm.set_defaults(verb=snapshots.remove)
+    rm.set_defaults(verb=functools.partial(snapshots.remove, tagged=TAG))
 
 
 def _build(args: argparse.Namespace) -> int:

@@ -108,16 +108,16 @@ def _stored(args: argparse.Namespace) -> tuple[list[SnapshotInfo], dict[str, San
     return sorted(found, key=lambda info: (info.created_at, info.id)), silent
 
 
-def remove(args: argparse.Namespace) -> int:
-    """Delete the snapshots with the given ids."""
-    args.tag, failed = [], False
+def remove(args: argparse.Namespace, tagged: str | None = None) -> int:
+    """Delete the snapshots with the given ids; `tagged`: only those that have this tag."""
+    args.tag, failed, kind = [], False, "image" if tagged else "snapshot"
     known, _ = _stored(args)
     for given in dict.fromkeys(args.ids):
         try:
-            places = [info for info in known if info.id == given]
+            places = [i for i in known if i.id == given and (tagged is None or tagged in i.tags)]
             if not places:
                 raise ConfigurationError(
-                    f"no snapshot {given!r}; sandboxkit snapshots ls shows the existing ones"
+                    f"no {kind} {given!r}; sandboxkit {kind}s ls shows the existing ones"
                 )
             Snapshot.from_id(given, provider=places[0].provider).result().delete().result()
             print(safe_line(given))

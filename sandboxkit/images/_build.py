@@ -1,4 +1,4 @@
-"""Finds the snapshot of a recipe, or runs its steps in one of all processes of this user."""
+"""Finds the snapshot of a recipe. If there is none, one process runs the steps and others wait for it."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ from sandboxkit.images._steps import ImageStep, StepFailed
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
-TAG = "image"
+TAG = "sandboxkit-image"
 """The tag of an image's snapshot; its value is the recipe's digest."""
 _LEFT = 0.5
 """Which share of the wanted lifetime an image must have left to be used."""
@@ -42,7 +42,8 @@ async def build(
 ) -> Snapshot:
     """Return the snapshot of a recipe; see `Image.build`."""
     tell = progress or _log.info
-    digests = await anyio.to_thread.run_sync(_digests, provider.name, spec, steps)
+    own = await anyio.to_thread.run_sync(lambda: [step.digest() for step in steps])
+    digests = _digests(provider.name, spec, own)
     async with _only_builder(digests[-1], tell):
         known = await _images(provider, time.time() + ttl * _LEFT)
         done = max((n for n, each in enumerate(digests) if each in known), default=0)
@@ -56,7 +57,7 @@ async def build(
                 tell(f"[{number}/{len(steps)}] {step.text}")
                 where = f"step {number} of {len(steps)} of the image"
                 try:
-                    await step.apply(sandbox, tell)
+                    await step.apply(sandbox, tell, own[number - 1])
                 except StepFailed as failure:
                     raise ImageBuildError(
                         f"{where} {failure}\n  in: {step.text}",
@@ -71,19 +72,13 @@ async def build(
             )
 
 
-def _digests(provider: str, spec: SandboxSpec, steps: Sequence[ImageStep]) -> list[str]:
-    """Return the digest of the base, and after each step the digest of all until then."""
-    of_base = (
-        provider,
-        spec.image,
-        spec.user,
-        spec.profile,
-        spec.workdir,
-        sorted(spec.env.items()),
-    )
-    digests = [_sha256(json.dumps(of_base))]
+def _digests(provider: str, spec: SandboxSpec, steps: Sequence[str]) -> list[str]:
+    """Return the digest of the base, and after each step, given by its own digest, that of all until then."""
+    base = spec.image or os.environ.get(f"SANDBOXKIT_{provider.upper()}_IMAGE")
+    options = (spec.user, spec.profile, spec.workdir, sorted(spec.env.items()))
+    digests = [_sha256(json.dumps((provider, base, options, sorted(spec.mounts.items()))))]
     for step in steps:
-        digests.append(_sha256(f"{digests[-1]} {step.digest()}"))
+        digests.append(_sha256(f"{digests[-1]} {step}"))
     return digests
 
 
@@ -102,7 +97,7 @@ async def _images(provider: Provider, until: float) -> dict[str, SnapshotInfo]:
 
 @asynccontextmanager
 async def _only_builder(digest: str, tell: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold the lock of one image's build, which the kernel releases if this process dies."""
+    """Hold the lock of one image's build. The kernel releases it if this process dies."""
     path = state_folder() / f"image-{digest}.lock"
     waits = False
     while (lock := _locked(path)) is None:
@@ -110,11 +105,12 @@ async def _only_builder(digest: str, tell: Callable[[str], None]) -> AsyncIterat
             waits = True
             tell("another build of this image is in progress; waiting for it")
         await anyio.sleep(_POLL)
+    _held.add(lock)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a forked child may have a copy of the descriptor
+        _held.discard(lock)
         os.close(lock)
 
 
@@ -127,3 +123,16 @@ def _locked(path: os.PathLike[str]) -> int | None:
             return lock
     os.close(lock)
     return None
+
+
+_held: set[int] = set()
+"""The descriptors of this process's locks."""
+
+
+def _leave_to_the_parent() -> None:
+    for lock in _held:  # a lock lasts as long as any process has its descriptor
+        os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -1,5 +1,6 @@
 """Reads a Dockerfile of the instructions that a recipe has: FROM, WORKDIR, COPY and RUN."""
 
+import contextlib
 import json
 import posixpath
 import shlex
@@ -24,7 +25,7 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
         raise ConfigurationError(f"the Dockerfile {path!r} cannot be read: {error}") from error
     if (ignored := file.parent / ".dockerignore").exists():
         raise ConfigurationError(f"{ignored} is not supported: COPY what is needed by its name")
-    base, folder, steps = "", "", list[ImageStep]()
+    base, folder, steps = "", "/", list[ImageStep]()
     for line, instruction, rest in _instructions(text):
         where = f"{path}, line {line}: {instruction}"
         if instruction not in _KNOWN:
@@ -41,48 +42,64 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
             if len(rest.split()) != 1:
                 raise ConfigurationError(f"{where} {rest}: use one image without AS")
         elif instruction == "WORKDIR":
-            folder = posixpath.join(folder or "/", rest)
+            names = _names(where, rest)
+            if len(names) != 1:
+                raise ConfigurationError(f"{where} {rest}: quote a path with spaces")
+            folder = posixpath.join(folder, names[0])
             steps.append(RunStep(f"mkdir -p {shlex.quote(folder)}", timeout))
         elif instruction == "COPY":
-            steps += _copies(where, file.parent, folder, _words(where, rest))
+            steps += _copies(where, file.parent, folder, _names(where, rest))
         else:
-            command = shlex.join(_words(where, rest)) if rest.startswith("[") else rest
-            steps.append(
-                RunStep(f"cd {shlex.quote(folder)}\n{command}" if folder else command, timeout)
-            )
+            argv = _json(rest)
+            command = rest if argv is None else shlex.join(argv)
+            steps.append(RunStep(command, timeout, folder))
     if not base:
         raise ConfigurationError(f"{path!r} has no FROM")
     return None if base == "default" else base, tuple(steps)
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield each instruction with the number of its first line, its name and what follows it."""
-    joined, first = "", 0
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        if line.lstrip().startswith("#") or (joined and not line.strip() and number <= first):
+    """Yield each instruction with the number of its first line, its name and what follows it.
+
+    A line that ends in a backslash goes on in the next one, whatever comments and empty lines are between.
+    """
+    pending, first = list[str](), 0
+    for number, line in enumerate([*text.splitlines(), "#"], 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            first = first if pending else number
+            pending.append(line.rstrip())
+            if pending[-1].endswith("\\"):
+                pending[-1] = pending[-1][:-1]
+                continue
+        elif number <= len(text.splitlines()):
             continue
-        joined, first = joined + line, first if joined else number
-        if joined.endswith("\\"):
-            joined = joined[:-1]
-        elif joined.strip():
-            name, _, rest = joined.strip().partition(" ")
-            yield first, name.upper(), rest.strip()
-            joined = ""
+        if words := "".join(pending).split(None, 1):
+            yield first, words[0].upper(), words[1].strip() if len(words) > 1 else ""
+        pending = []
 
 
-def _words(where: str, rest: str) -> list[str]:
-    """Return the words of an instruction, which may be a JSON list."""
+def _json(rest: str) -> list[str] | None:
+    """Return the words of a JSON list of strings; None for anything else, which is for a shell."""
+    with contextlib.suppress(ValueError):
+        words = json.loads(rest)
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            return words
+    return None
+
+
+def _names(where: str, rest: str) -> list[str]:
+    """Return the paths that follow an instruction."""
     try:
-        words = json.loads(rest) if rest.startswith("[") else shlex.split(rest)
+        words = _json(rest) or shlex.split(rest)
     except ValueError as error:
         raise ConfigurationError(f"{where} {rest}: {error}") from error
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ConfigurationError(f"{where} {rest}: use a list of strings")
+    if any("$" in word for word in words):
+        raise ConfigurationError(f"{where} {rest}: variables are not supported; write the path")
     return words
 
 
 def _copies(where: str, context: Path, folder: str, words: list[str]) -> Iterator[ImageStep]:
-    *sources, target = words
+    *sources, target = words or [""]
     if not sources or any(set("*?[") & set(source) for source in sources):
         raise ConfigurationError(
             f"{where} {' '.join(words)}: use names without wildcards, and a target"
@@ -93,6 +110,6 @@ def _copies(where: str, context: Path, folder: str, words: list[str]) -> Iterato
         local = context / source.lstrip("/")
         if not local.resolve().is_relative_to(context.resolve()) or not local.exists():
             raise ConfigurationError(f"{where} {source}: there is no such file in {str(context)!r}")
-        into = posixpath.join(folder or "/", target)
+        into = posixpath.normpath(posixpath.join(folder, target))
         is_file_in = local.is_file() and (target.endswith("/") or target == ".")
         yield CopyStep(str(local), posixpath.join(into, local.name) if is_file_in else into)

@@ -31,6 +31,7 @@ _APT = (  # without a user of its own for downloads, whom a sandbox's root may n
 _REFUSED = {
     "command": "its steps are its commands",
     "detach": "its sandbox ends with it",
+    "files": "use copy()",
     "image": "a recipe's base is Image(base)",
     "reuse": "its sandbox serves no other job",
     "snapshot": "a recipe begins with Image(base)",
@@ -76,7 +77,8 @@ class Image:
     def copy(self, local: str | os.PathLike[str], remote: str) -> "Image":
         """Add a step that copies a file to the path `remote`, or a folder's contents into that folder.
 
-        Modes and links in a folder are kept. The content is read by `build()`.
+        Modes and links in a folder are kept. The content is read by `build()`, which names, contents, links and
+        whether a file is executable tell apart. A folder's links must stay in it.
         """
         from sandboxkit.images._steps import CopyStep
 
@@ -108,12 +110,13 @@ class Image:
 
         Of all processes of this user on this machine one runs the steps, and the others wait for it. The
         build begins with the longest run of first steps that another recipe has left. An image is the same
-        if the provider, base, steps, copied content, user, profile, workdir and env are the same; what a
-        registry or package index serves may have changed since. `ttl` (s) is how long it is kept; one that
-        has less than half of that left is built again. `progress` is called with each line of output, and
-        defaults to the log `sandboxkit.images`.
+        if the provider, base, steps, copied content, user, profile, workdir, env and mounts are the same; what
+        a registry or package index serves may have changed since. `ttl` (s) is how long it is kept; one that
+        has less than half of that left is built again. `progress` is called with each line of output, on the
+        background loop, so it must not block; it defaults to the log `sandboxkit.images`.
 
-        `options` are those of the sandbox in which the steps run; `network` defaults to "internet". Give
+        `options` are those of the sandbox in which the steps run; `network` defaults to "internet". All steps
+        together must end within `lifetime`, by default an hour. Give
         secrets with `secrets=`: env is part of what tells images apart. Raises ImageBuildError if a step
         fails, and ConfigurationError before anything is made if the provider has no snapshots.
         """
@@ -128,6 +131,8 @@ class Image:
         check(backend, spec)
         backend.check(spec)
         backend.check_snapshot(spec, "files")
+        if _build.TAG in spec.tags:
+            _arguments.refuse("tags", options["tags"], f"tags other than {_build.TAG!r}")
         return Operation(_build.build(backend, spec, self.steps, given, ttl, progress))
 
     def _with(self, step: "ImageStep") -> "Image":

@@ -32,28 +32,32 @@ class ImageStep(Protocol):
         """Return what tells the step from others. Reads all the content that it copies."""
         ...
 
-    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None]) -> None:
-        """Carry the step out in a sandbox. Raises StepFailed, and SandboxError for the sandbox's failures."""
+    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
+        """Carry the step out in a sandbox. Raises StepFailed, and SandboxError for the sandbox's failures.
+
+        `digest` is what `digest()` returned when the build began; the step fails if that is not true any more.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """A command for `sh -e`, and how long (s) it may take."""
+    """A command for `sh -e`, how long (s) it may take, and its working folder, None for the sandbox's."""
 
     command: str
     timeout: float
+    folder: str | None = None
 
     @property
     def text(self) -> str:
         return f"RUN {self.command}"
 
     def digest(self) -> str:
-        return self.text
+        return f"{self.folder or ''} {self.text}"
 
-    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None]) -> None:
+    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
         script = f"exec 2>&1 </dev/null\n{self.command}"
-        process = sandbox.exec(["sh", "-ec", script], timeout=self.timeout)
+        process = sandbox.exec(["sh", "-ec", script], cwd=self.folder, timeout=self.timeout)
         last: list[str] = []
         async for line in process.stdout.lines():
             last = [*last[1 - _KEPT :], line]
@@ -80,7 +84,12 @@ class CopyStep:
 
     def digest(self) -> str:
         if os.path.isdir(self.local):
-            return f"COPY {content_digest(self.local)} {self.remote}"
+            try:
+                return f"COPY {content_digest(self.local)} {self.remote}"
+            except ConfigurationError as error:
+                raise ConfigurationError(
+                    f"cannot copy {self.local!r} into an image: {error}"
+                ) from error
         try:
             with open(self.local, "rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()
@@ -89,8 +98,7 @@ class CopyStep:
             raise ConfigurationError(f"cannot copy {self.local!r}: {error.strerror}") from error
         return f"COPY {mode:o} {content} {self.remote}"
 
-    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None]) -> None:
-        before = await anyio.to_thread.run_sync(self.digest)
+    async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
         await sandbox.upload(self.local, self.remote)
-        if await anyio.to_thread.run_sync(self.digest) != before:
-            raise StepFailed("changed while it was copied")
+        if await anyio.to_thread.run_sync(self.digest) != digest:
+            raise StepFailed("changed during the build")

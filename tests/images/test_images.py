@@ -1,6 +1,7 @@
 """Images from recipes: built once, found again by their content, and what a failed build says and leaves."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from sandboxkit import (
     Snapshot,
 )
 from sandboxkit._state_folder import state_folder
+from sandboxkit.images._build import TAG
 from tests.docker_here import require_docker
 
 
@@ -84,6 +86,29 @@ def test_changed_content_is_another_image(recipe: Image, tmp_path: Path) -> None
     assert len({first.id, second.id, third.id, other_user.id}) == 4
 
 
+def test_content_that_changes_during_the_build_is_in_no_image(
+    recipe: Image, tmp_path: Path
+) -> None:
+    def change(line: str) -> None:
+        if line == "begun":
+            (tmp_path / "app" / "tool.py").write_text("print('changed')\n")
+
+    slow = Image().run("echo begun").copy(tmp_path / "app", "/workspace/app")
+    with pytest.raises(ImageBuildError, match=r"step 2 of 2 .* changed during the build"):
+        slow.build("local", tags=TAGS, progress=change).result(60)
+    assert images() == []
+
+
+def test_the_default_image_is_part_of_what_an_image_is(
+    recipe: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = require_docker()
+    monkeypatch.delenv("SANDBOXKIT_DOCKER_IMAGE")
+    named = Image(own, recipe.steps).build("docker", tags=TAGS).result(120)
+    monkeypatch.setenv("SANDBOXKIT_DOCKER_IMAGE", own)
+    assert recipe.build("docker", tags=TAGS).result(120).id == named.id
+
+
 def test_an_image_that_expires_too_soon_is_built_again(recipe: Image) -> None:
     first = recipe.build("local", tags=TAGS, ttl=3600).result(60)
     assert recipe.build("local", tags=TAGS, ttl=7000).result(60).id == first.id
@@ -104,8 +129,8 @@ def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
     with pytest.raises(ImageBuildError, match=r"step 3 of 3 .* did not end within 0\.5 s"):
         recipe.run("sleep 60", timeout=0.5).build(provider, tags=TAGS).result(60)
     with pytest.raises(SandboxTerminatedError, match="lifetime") as ended:
-        recipe.run("sleep 60").build(provider, tags=TAGS, lifetime=5).result(60)
-    assert ended.value.__notes__ == ["in step 3 of 3 of the image: RUN sleep 60"]
+        Image().run("sleep 60").build(provider, tags=TAGS, lifetime=10).result(60)
+    assert ended.value.__notes__ == ["in step 1 of 1 of the image: RUN sleep 60"]
     assert images() == []
     assert Sandbox.list(tags=TAGS, provider=provider).result(60) == []
 
@@ -125,7 +150,7 @@ def _builder(folder: Path) -> "subprocess.Popen[str]":
 
 
 def lock_of(image: Snapshot) -> Path:
-    return state_folder() / f"image-{image.tags['image']}.lock"
+    return state_folder() / f"image-{image.tags[TAG]}.lock"
 
 
 def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_path: Path) -> None:
@@ -145,7 +170,10 @@ def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
     for line in killed.stdout:
         if line.startswith("[2/2]"):
             break
+    os.kill(killed.pid, signal.SIGSTOP)
     waiting = _builder(tmp_path / "app")
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline().startswith("another build of this image is in progress")
     killed.kill()
     killed.communicate(timeout=60)
     lines = waiting.communicate(timeout=120)[0].splitlines()
@@ -197,6 +225,8 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
         (lambda: Image().apt("--purge"), "packages='--purge'"),
         (lambda: Image().build("local", ttl=-1), "ttl=-1"),
         (lambda: Image().build("local", image="x"), r"Image\(base\)"),
+        (lambda: Image().build("local", files={"/x": b""}), r"use copy\(\)"),
+        (lambda: Image().build("local", tags={TAG: "x"}), "tags="),
         (lambda: Image().build("local", reuse="reset", profile="strict"), "reuse="),
         (lambda: Image().build("kubernetes"), "snapshot"),
         (lambda: Image().copy(tmp_path / "none", "/x").build("local").result(10), "none"),
@@ -213,7 +243,9 @@ COPY app ./app
 COPY ["app/tool.py", "/workspace/tools/"]
 RUN echo one \\
     # a comment inside
+
     two > "a file"
+RUN [ -s "a file" ] && pwd
 run ["sh", "-c", "cat 'a file' app/token /workspace/tools/tool.py"]
 """
 
@@ -223,6 +255,7 @@ def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
     lines: list[str] = []
     made = Image.from_dockerfile(tmp_path / "Dockerfile")
     made.build("local", tags=TAGS, progress=lines.append).result(60)
+    assert "/workspace/deep" in lines
     assert lines[-2:] == [
         "one two",
         (tmp_path / "app" / "token").read_text() + "print('from the image')",
@@ -239,7 +272,8 @@ def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
         ("FROM a\nCOPY --from=b x y", "takes no options"),
         ("FROM a\nCOPY *.py /x", "without wildcards"),
         ("FROM a\nCOPY ../../etc/passwd /x", "no such file"),
-        ("FROM a\nRUN [1]", "list of strings"),
+        ("FROM a\nCOPY []", "and a target"),
+        ("FROM a\nWORKDIR $HOME", "variables"),
         ("", "has no FROM"),
     ],
 )
