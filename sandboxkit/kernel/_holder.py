@@ -28,6 +28,8 @@ class HolderCommand:
         self._watch: Process | None = None
         self._counted: Operation[None] | None = None
         self._memory_kills, self._counting = 0, anyio.Lock()
+        self._blind = False
+        """Whether memory kills could not be counted, so that only the holder's own result tells them."""
         self._task = Operation(self._listen())
 
     def join(self, kernel: "KernelProcess") -> int:
@@ -56,14 +58,15 @@ class HolderCommand:
     async def count_memory_kills(self, sandbox: "Sandbox") -> None:
         """Begin to count what the OOM killer kills in the sandbox.
 
-        A command's result tells what was killed while it ran. The holder's comes too late for a fork
-        that ends before others, so another command only waits.
+        A command's result has the number of memory kills while it ran. The holder runs until the last
+        kernel has ended, so a second command, which only waits, is ended to learn the number earlier.
         """
         if self._watch is None:
             self._watch = watch = sandbox.exec(["cat"], stdin=True)
             self._counted = Operation(self._count(watch))
-            await watch.stdin.write(b"\n")
-            await watch.stdout._next()  # it runs
+            with suppress(BrokenPipeError):  # it could not start
+                await watch.stdin.write(b"\n")
+                await watch.stdout._next()  # it runs
 
     async def took_memory_kill(self, sandbox: "Sandbox", result: ProcessResult | None) -> bool:
         """Whether the OOM killer killed a process that was not counted for another kernel yet.
@@ -72,7 +75,7 @@ class HolderCommand:
         """
         async with self._counting:
             watch, counted = self._watch, self._counted
-            if watch is None or counted is None:
+            if watch is None or counted is None or self._blind:
                 return bool(result and result.usage.oom_kills)
             with suppress(BrokenPipeError):
                 await watch.stdin.close()
@@ -84,9 +87,13 @@ class HolderCommand:
             return found
 
     async def _count(self, watch: Process) -> None:
-        with suppress(SandboxError):  # the sandbox has ended, which the holder's result tells
+        try:
             result = await watch
             self._memory_kills += result.usage.oom_kills or 0
+        except SandboxError:
+            self._blind = (
+                True  # the sandbox has ended, which the holder's result tells, or has no room
+            )
 
     async def _listen(self) -> None:
         rest = bytearray()

@@ -98,7 +98,7 @@ def test_the_end_of_one_leaves_the_others_and_takes_its_own_processes(
     for each in (late, exits, origin):
         ran(each, DAEMONS)
     ran(stays, DAEMONS.replace("97", "98"))
-    result = late.run(f"print('begun')\n{DEAF}", timeout=0.5, grace=0.5).result(SECONDS)
+    result = late.run(f"print('begun')\n{DEAF}", timeout=3, grace=0.5).result(SECONDS)
     assert (result.outcome, result.ending) == (CellOutcome.TIMED_OUT, Ending.KILLED)
     assert result.stdout == "begun\n"
     running = interrupted.run("open('/tmp/begun', 'w').close()\nwhile True: pass")

@@ -132,7 +132,7 @@ class CellRunner:
         gc.unfreeze()
         if why:
             self.send("unforked", fork=request["fork"], why=why, refused=refused)
-        for end in ends:  # last, since the holder then expects no fork any more
+        for end in ends:  # after the message: when they are closed, the holder gives the fork up
             os.close(end)
 
     def unforkable(self) -> str:
