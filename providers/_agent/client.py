@@ -44,7 +44,7 @@ MOST_ALONG = 8 << 10
 """The largest data in bytes that are sent along with the frame that begins their request."""
 
 _TURNS_IN_A_ROW = 4
-"""How many turns of data, of 128 KiB each, may be written before other tasks run, without commands."""
+"""How many turns of data, of 128 KiB each, are written before other tasks run, if no command starts."""
 
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
 

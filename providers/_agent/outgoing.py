@@ -109,7 +109,7 @@ class SendQueue:
         if self._first:
             first, self._first = self._first, deque()
             return first
-        held = self.hold() > 0
+        held = any(each.size > _SHORT_BYTES for each in self._queues.values()) and self.hold() > 0
         ready = (
             number
             for number, queue in self._queues.items()
