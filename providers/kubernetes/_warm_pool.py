@@ -11,6 +11,7 @@ from anyio.abc import ByteStream
 from sandboxkit.errors import (
     CommandStartError,
     ConfigurationError,
+    OutcomeUnknownError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
@@ -91,7 +92,14 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
             await self._begin(name, spec)
             if spec.user is not None or spec.profile == "strict":
                 # The agent starts even if its commands cannot become their user.
-                await self.exec(name, Command(("sh", "-c", ":")), _ignore)
+                with anyio.fail_after(self._start_timeout):
+                    await self.exec(name, Command(("sh", "-c", ":")), _ignore)
+        except (OutcomeUnknownError, TimeoutError) as error:
+            raise ProviderUnavailableError(
+                f"{name} did not answer during its start: {error or 'no response'}",
+                provider=NAME,
+                sandbox_id=name,
+            ) from error
         except (SandboxNotFoundError, SandboxTerminatedError) as error:
             raise SandboxStartError(
                 f"{name} ended before it was ready: {error}", provider=NAME, sandbox_id=name
