@@ -213,7 +213,8 @@ build() {
 
 up() {
   build
-  any_runs || down # the machine was restarted: the pods are gone, so is what the state says of them
+  # The machine was restarted: the pods are gone, so is what the state says of them.
+  any_runs || [[ ! -e "$state/configured" ]] || down
   prepare
   start etcd
   start containerd
