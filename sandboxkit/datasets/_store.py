@@ -4,14 +4,13 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sandboxkit._state_folder import state_folder
-from sandboxkit.datasets import _archive, _snapshot
+from sandboxkit.datasets import _snapshot
 from sandboxkit.errors import CapacityError, ConfigurationError, DatasetNotFoundError
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -80,6 +79,8 @@ class DatasetStore:
 
         Names are relative to the snapshot, whose own folder comes first, as ".". Raises what `use` raises.
         """
+        from sandboxkit.datasets import _archive  # tarfile costs a twentieth of the whole import
+
         return _archive.archive(self.use(digest))
 
     def remove_unused(
@@ -157,6 +158,8 @@ class DatasetStore:
     def _sweep(self) -> None:
         """Remove what is incomplete. Call it while no other process adds or removes anything."""
         for path in self.path.glob(f"{_PARTIAL}*"):
+            import shutil  # which imports every compression
+
             shutil.rmtree(path)
 
     @contextmanager

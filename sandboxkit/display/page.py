@@ -1,6 +1,5 @@
 """A short page with a title and a few rows, rendered as escaped HTML or as one line of text."""
 
-import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -74,4 +73,6 @@ def _plain(text: str) -> str:
 
 
 def _safe(text: str) -> str:
+    import html  # its table of entities costs a thirtieth of the whole import
+
     return html.escape(_plain(text))

@@ -1,6 +1,5 @@
 """The records of egress decisions, and the log that stores them."""
 
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -40,6 +39,8 @@ class EgressRecord:
 
     def json(self) -> str:
         """Return the record as one line of JSON, without a line end."""
+        import json  # not needed by most programs
+
         return json.dumps(asdict(self))
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
@@ -145,4 +144,6 @@ def _quoted(name: str, values: tuple[str, ...]) -> str:
     for value in values:
         if _arguments.text(name, value).startswith("-") and name == "packages":
             _arguments.refuse(name, value, "the name of a package; run() takes any command")
+    import shlex
+
     return " ".join(map(shlex.quote, values))

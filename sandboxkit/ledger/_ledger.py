@@ -1,7 +1,6 @@
 """The ledger of this process: collects what its sandboxes use, and adds it to the user's file."""
 
 import asyncio
-import json
 import logging
 import os
 import threading
@@ -54,6 +53,8 @@ class Ledger:
 
     def begin(self, provider: Provider, spec: SandboxSpec, sandbox_id: str) -> SandboxMeter:
         """Return the meter of a sandbox that was just created; it is read until its end."""
+        import json
+
         tags = json.dumps(_tags.public(spec.tags), sort_keys=True, ensure_ascii=False)
 
         def charge(amounts: Amounts) -> None:

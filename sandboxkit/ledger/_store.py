@@ -1,6 +1,5 @@
 """The ledger's file: one SQLite file of a user, to which many processes add."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -108,6 +107,8 @@ class LedgerFile:
 
         Raises ConfigurationError if the file cannot be read; a file that does not exist has no rows.
         """
+        import json
+
         if not self.path.exists():
             return []
         query = f"SELECT day, provider, tags, {_COLUMNS} FROM used WHERE day >= ? ORDER BY day, provider, tags"
