@@ -54,6 +54,7 @@ class Emulator:
             lifespan="off",
             ws="wsproto",
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=75,  # (s) as load balancers have it, longer than the SDK's client
         )
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

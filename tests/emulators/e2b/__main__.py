@@ -109,7 +109,11 @@ async def serve() -> None:
     emulator = Emulator()
     with listening() as listener:
         config = uvicorn.Config(
-            emulator, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
+            emulator,
+            log_level="critical",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=75,  # (s) as load balancers have it
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
