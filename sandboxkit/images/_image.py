@@ -131,7 +131,7 @@ class Image:
         backend.check(spec)
         backend.check_snapshot(spec, "files")
         if _build.TAG in spec.tags:
-            _arguments.refuse("tags", options["tags"], f"tags other than {_build.TAG!r}")
+            _arguments.refuse("tags", dict(spec.tags), f"tags other than {_build.TAG!r}")
         return Operation(_build.build(backend, spec, self.steps, given, ttl, progress))
 
     def _with(self, step: "ImageStep") -> "Image":
