@@ -59,9 +59,8 @@ class Image:
     def run(self, command: str, *, timeout: float = 1800.0) -> "Image":
         """Add a step that runs a command with `sh -e`; it fails if the command does or after `timeout` s."""
         _arguments.positive("timeout", timeout, unit="seconds")
-        from sandboxkit.images._steps import (
-            RunStep,
-        )  # an import of the package should not pay for it
+        # Imported where it is used: `import sandboxkit` should not pay for it.
+        from sandboxkit.images._steps import RunStep
 
         return self._with(RunStep(_arguments.text("command", command), timeout))
 
@@ -90,9 +89,7 @@ class Image:
         Each RUN may take `timeout` s. Raises ConfigurationError, with the line, for other instructions.
         """
         _arguments.positive("timeout", timeout, unit="seconds")
-        from sandboxkit.images import (
-            _dockerfile,
-        )  # json and shlex cost time that an import should not
+        from sandboxkit.images import _dockerfile
 
         return Image(*_dockerfile.parse(_arguments.local_path("path", path), timeout))
 
@@ -115,9 +112,9 @@ class Image:
         background loop, so it must not block; it defaults to the log `sandboxkit.images`.
 
         `options` are those of the sandbox in which the steps run; `network` defaults to "internet". All steps
-        together must end within `lifetime`, by default an hour. Give
-        secrets with `secrets=`: env is part of what tells images apart. Raises ImageBuildError if a step
-        fails, and ConfigurationError before anything is made if the provider has no snapshots.
+        together must end within `lifetime`, by default an hour. Give secrets with `secrets=`: env is part of
+        what tells images apart. Raises ImageBuildError if a step fails, and ConfigurationError before
+        anything is made if the provider has no snapshots.
         """
         from sandboxkit.images import _build
 

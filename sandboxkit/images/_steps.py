@@ -1,6 +1,7 @@
 """The steps of a recipe: a command that runs in the sandbox, and files that are copied into it."""
 
 import hashlib
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ class ImageStep(Protocol):
         ...
 
     def digest(self) -> str:
-        """Return what tells the step from others. Reads all the content that it copies."""
+        """Return a text that two steps share only if they do the same. Reads all content that is copied."""
         ...
 
     async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
@@ -53,7 +54,7 @@ class RunStep:
         return f"RUN {self.command}"
 
     def digest(self) -> str:
-        return f"{self.folder or ''} {self.text}"
+        return json.dumps(("RUN", self.folder, self.command))
 
     async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
         script = f"exec 2>&1 </dev/null\n{self.command}"

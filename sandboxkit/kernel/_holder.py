@@ -91,9 +91,8 @@ class HolderCommand:
             result = await watch
             self._memory_kills += result.usage.oom_kills or 0
         except SandboxError:
-            self._blind = (
-                True  # the sandbox has ended, which the holder's result tells, or has no room
-            )
+            # The sandbox has ended, which the holder's result tells, or has no room for a command.
+            self._blind = True
 
     async def _listen(self) -> None:
         rest = bytearray()

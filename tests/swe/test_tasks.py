@@ -38,7 +38,7 @@ FORGERIES = [
     for name in IN_WORKSPACES
 ]
 ZEROES = [run for run in RUNS if run[0] == "local" or run == ONE]
-"""What the grader of a task refuses does not depend on the provider: docker grades one task."""
+"""The runs that must score zero. A grader refuses the same on each provider, so docker grades one task."""
 
 
 @pytest.fixture
