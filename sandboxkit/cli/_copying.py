@@ -5,10 +5,11 @@ import posixpath
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from sandboxkit import FileInfo, FileType, Operation, Sandbox, _arguments, _transfer
+from sandboxkit import FileInfo, FileType, Operation, Sandbox, _arguments
 from sandboxkit._sandbox import MAX_DOWNLOAD, MAX_DOWNLOAD_FILES
 from sandboxkit.cli._progress import ProgressLine
 from sandboxkit.errors import ConfigurationError, SandboxFileError
+from sandboxkit.transfers import Transfer, _archive
 
 
 def send(sandbox: Sandbox, source: str, target: str, progress: ProgressLine) -> Operation[None]:
@@ -19,7 +20,7 @@ def send(sandbox: Sandbox, source: str, target: str, progress: ProgressLine) -> 
         raise ConfigurationError(f"{target!r} is a folder; add the file's name to it")
 
     async def upload(sandbox_id: str) -> None:
-        async with aclosing(_counted(_transfer.pack(source, name), progress)) as tar:
+        async with aclosing(_counted(_archive.pack(source, name), progress)) as tar:
             await sandbox._provider.put_archive(sandbox_id, folder, tar)
 
     return sandbox._call(upload)
@@ -27,17 +28,17 @@ def send(sandbox: Sandbox, source: str, target: str, progress: ProgressLine) -> 
 
 def fetch(
     sandbox: Sandbox, info: FileInfo, target: str, progress: ProgressLine
-) -> Operation[_transfer.Transfer]:
+) -> Operation[Transfer]:
     """Copy the file or folder that `info` describes to the path `target`."""
     path = info.path
     if info.type not in (FileType.FILE, FileType.DIRECTORY):
         raise SandboxFileError(f"{path!r} is a {info.type}; not downloaded", path=path)
     single = info.type is FileType.FILE
-    limits = _transfer.DownloadLimits(MAX_DOWNLOAD, MAX_DOWNLOAD_FILES)
+    limits = _archive.DownloadLimits(MAX_DOWNLOAD, MAX_DOWNLOAD_FILES)
 
-    async def download(sandbox_id: str) -> _transfer.Transfer:
+    async def download(sandbox_id: str) -> Transfer:
         tar = _counted(sandbox._provider.get_archive(sandbox_id, path), progress)
-        return await _transfer.unpack(tar, target, single=single, limits=limits)
+        return await _archive.unpack(tar, target, single=single, limits=limits)
 
     return sandbox._call(download)
 

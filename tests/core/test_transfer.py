@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, SandboxFileError
-from sandboxkit._transfer import DownloadLimits, Transfer, pack, unpack
+from sandboxkit.transfers._archive import DownloadLimits, Transfer, pack, unpack
 
 Build = Callable[[tarfile.TarFile], None]
 

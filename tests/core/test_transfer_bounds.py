@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandboxkit import Operation, Sandbox, SandboxFileError, Session, _exec_files
-from sandboxkit._transfer import DownloadLimits, Transfer, unpack
 from sandboxkit.testing import FakeProvider
+from sandboxkit.transfers._archive import DownloadLimits, Transfer, unpack
 from sandboxkit.types import SandboxSpec
 
 MB = 1 << 20

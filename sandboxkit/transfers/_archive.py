@@ -14,9 +14,9 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from sandboxkit._untar import ArchiveError, Member, members
 from sandboxkit.errors import ConfigurationError, SandboxFileError
 from sandboxkit.provider import Provider
+from sandboxkit.transfers._untar import ArchiveError, Member, members
 from sandboxkit.types import FileType
 
 _CHUNK = 1 << 18
