@@ -86,7 +86,7 @@ def show(args: argparse.Namespace, tagged: str | None = None) -> int:
     if args.json:
         print(json.dumps([_as_json(info) for info in found], indent=2))
     elif found:
-        rows = [("ID", "PROVIDER", "SIZE", "LEFT", "NAME", "TAGS"), *map(_row, found)]
+        rows = [("ID", "PROVIDER", "SIZE", "LEFT", "USED", "NAME", "TAGS"), *map(_row, found)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -128,12 +128,14 @@ def remove(args: argparse.Namespace, tagged: str | None = None) -> int:
 
 
 def _row(info: SnapshotInfo) -> tuple[str, ...]:
-    left = "-"
+    left, used, now = "-", "-", datetime.datetime.now(datetime.UTC)
     if info.expires_at is not None:
-        seconds = (info.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds()
+        seconds = (info.expires_at - now).total_seconds()
         left = duration(seconds) if seconds > 0 else "expired"
+    if info.used_at is not None:
+        used = f"{duration((now - info.used_at).total_seconds())} ago"
     size = "-" if info.bytes is None else f"{info.bytes / 1e6:.1f} MB"
-    texts = (info.id, info.provider, size, left, info.name or "-", tag_line(info.tags))
+    texts = (info.id, info.provider, size, left, used, info.name or "-", tag_line(info.tags))
     return tuple(safe_line(text) or "-" for text in texts)
 
 
@@ -147,5 +149,6 @@ def _as_json(info: SnapshotInfo) -> dict[str, object]:
         "parent": info.parent,
         "created_at": info.created_at.isoformat(),
         "expires_at": info.expires_at and info.expires_at.isoformat(),
+        "used_at": info.used_at and info.used_at.isoformat(),
         "tags": dict(info.tags),
     }

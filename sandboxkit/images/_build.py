@@ -1,33 +1,27 @@
 """Finds the snapshot of a recipe. If there is none, one process runs the steps and others wait for it."""
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
 from sandboxkit._session import Session
 from sandboxkit._snapshot import Snapshot, listed
-from sandboxkit._state_folder import state_folder
-from sandboxkit.errors import ImageBuildError, SandboxError
+from sandboxkit.errors import ImageBuildError, SandboxError, SnapshotNotFoundError
+from sandboxkit.images._lock import only_builder
 from sandboxkit.images._steps import ImageStep, StepFailed
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
-TAG = "sandboxkit-image"
-"""The tag of an image's snapshot; its value is the recipe's digest."""
+TAG = SnapshotInfo.image_tag
 _LEFT = 0.5
 """Which share of the wanted lifetime an image must have left to be used."""
-_POLL = 0.2
-"""Seconds between two attempts to get the lock of a build."""
 _log = logging.getLogger("sandboxkit.images")
 
 
@@ -44,12 +38,19 @@ async def build(
     tell = progress or _log.info
     own = await anyio.to_thread.run_sync(lambda: [step.digest() for step in steps])
     digests = _digests(provider.name, spec, own)
-    async with _only_builder(digests[-1], tell):
+    async with only_builder(digests[-1], tell, spec.lifetime):
         known = await _images(provider, time.time() + ttl * _LEFT)
         done = max((n for n, each in enumerate(digests) if each in known), default=0)
         start = known.get(digests[done])
         if start is not None and done == len(steps):
-            return Snapshot(provider, start)
+            with suppress(SnapshotNotFoundError):  # another build needed its room: build it again
+                # From here on no build that needs room removes it before a sandbox starts from it.
+                await provider.mark_snapshot_used(start.id)
+                return Snapshot(provider, start)
+            known = await _images(provider, time.time() + ttl * _LEFT)
+            done = max((n for n, each in enumerate(digests[:-1]) if each in known), default=0)
+            start = known.get(digests[done])
+        await provider.confirm_snapshots()
         if start is not None:
             options = {**options, "image": None, "snapshot": start.id}
         async with Session(provider, **options) as session, session.sandbox() as sandbox:
@@ -93,46 +94,3 @@ async def _images(provider: Provider, until: float) -> dict[str, SnapshotInfo]:
         for info in await listed(provider, {})
         if TAG in info.tags and (info.expires_at is None or info.expires_at.timestamp() > until)
     }
-
-
-@asynccontextmanager
-async def _only_builder(digest: str, tell: Callable[[str], None]) -> AsyncIterator[None]:
-    """Hold the lock of one image's build. The kernel releases it if this process dies."""
-    path = state_folder() / f"image-{digest}.lock"
-    waits = False
-    while (lock := _locked(path)) is None:
-        if not waits:
-            waits = True
-            tell("another build of this image is in progress; waiting for it")
-        await anyio.sleep(_POLL)
-    _held.add(lock)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        _held.discard(lock)
-        os.close(lock)
-
-
-def _locked(path: os.PathLike[str]) -> int | None:
-    """Return the locked file's descriptor; None if another build has the lock or just removed the file."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
-            return lock
-    os.close(lock)
-    return None
-
-
-_held: set[int] = set()
-"""The descriptors of this process's locks."""
-
-
-def _leave_to_the_parent() -> None:
-    for lock in _held:  # a lock lasts as long as any process has its descriptor
-        os.close(lock)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -113,8 +113,9 @@ class Image:
 
         `options` are those of the sandbox in which the steps run; `network` defaults to "internet". All steps
         together must end within `lifetime`, by default an hour. Give secrets with `secrets=`: env is part of
-        what tells images apart. Raises ImageBuildError if a step fails, and ConfigurationError before
-        anything is made if the provider has no snapshots.
+        what tells images apart. Raises ImageBuildError if a step fails, or if another process builds
+        the image for longer than `lifetime` and ten minutes, and ConfigurationError before anything is made if
+        the provider has no snapshots.
         """
         from sandboxkit.images import _build
 

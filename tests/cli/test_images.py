@@ -20,6 +20,9 @@ def test_an_image_is_built_listed_used_and_removed(cli: Cli, tmp_path: Path) -> 
     assert info["name"].startswith("image-")
     ran = cli("run", "--snapshot", image, "cat", "/workspace/token")
     assert ran.stdout == (tmp_path / "token").read_text()
+    (line,) = (each for each in cli("images", "ls").stdout.splitlines() if each.startswith(image))
+    assert " MB " in line
+    assert "s ago " in line
     assert cli("images", "rm", image).stdout == f"{image}\n"
     assert image not in cli("images", "ls").stdout
     (tmp_path / "Dockerfile").write_text("FROM default\nRUN echo why; exit 7\n")

@@ -21,7 +21,9 @@ from sandboxkit import (
     Snapshot,
 )
 from sandboxkit._state_folder import state_folder
+from sandboxkit.images import _lock
 from sandboxkit.images._build import TAG
+from sandboxkit.providers.kubernetes import KubernetesProvider
 from tests.docker_here import require_docker
 
 
@@ -163,7 +165,7 @@ def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_p
 
 
 def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
-    recipe: Image, tmp_path: Path
+    recipe: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed = _builder(tmp_path / "app")
     assert killed.stdout is not None
@@ -174,6 +176,10 @@ def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
     waiting = _builder(tmp_path / "app")
     assert waiting.stdout is not None
     assert waiting.stdout.readline().startswith("another build of this image is in progress")
+    monkeypatch.setattr(_lock, "_SLACK", 0.5)
+    same = Image(None, recipe.steps[:1]).run("sleep 1")
+    with pytest.raises(ImageBuildError, match=f"process {killed.pid}, .* within 1.5 s"):
+        same.build("local", tags=TAGS, lifetime=1.0).result(60)
     killed.kill()
     killed.communicate(timeout=60)
     lines = waiting.communicate(timeout=120)[0].splitlines()
@@ -228,7 +234,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
         (lambda: Image().build("local", files={"/x": b""}), r"use copy\(\)"),
         (lambda: Image().build("local", tags={TAG: "x"}), "tags="),
         (lambda: Image().build("local", reuse="reset", profile="strict"), "reuse="),
-        (lambda: Image().build("kubernetes"), "snapshot"),
+        (lambda: Image().build(KubernetesProvider(claims="pool")), "claims='pool'"),
         (lambda: Image().copy(tmp_path / "none", "/x").build("local").result(10), "none"),
     ):
         with pytest.raises(ConfigurationError, match=words):
