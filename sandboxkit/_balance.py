@@ -52,6 +52,8 @@ class Bucket:
         """`spec` is None for starts that only need room, because their sandboxes are not pooled.
         `counted`: the sandboxes count towards the session's caps."""
         self.pooled, self.counted = spec is not None, counted
+        self.source: SandboxSpec | None = None
+        """The spec that was last looked up and found this bucket: finds it again without a comparison."""
         self.spec = dataclasses.replace(
             spec or SandboxSpec(), files={}, start_timeout=None, egress=None
         )
@@ -136,12 +138,16 @@ class PoolState:
 
     def of(self, spec: SandboxSpec | None, *, counted: bool) -> Bucket:
         """Return the bucket for a spec, or for starts that only need room; create it if needed."""
+        for each in self._buckets.values():
+            if spec is not None and each.source is spec and each.counted == counted:
+                return each
         values = () if spec is None else (getattr(spec, name) for name in _FIELDS)
         plain = (tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in values)
         key = (counted, *plain)  # sandboxes with equal keys are interchangeable
-        if key not in self._buckets:
-            self._buckets[key] = Bucket(spec, counted)
-        return self._buckets[key]
+        bucket = self._buckets.get(key) or self._buckets.setdefault(key, Bucket(spec, counted))
+        if spec is not None and not spec.files:  # they could be large
+            bucket.source = spec
+        return bucket
 
     def all(self) -> list[Bucket]:
         """Return all buckets."""
@@ -159,7 +165,7 @@ class PoolState:
         buckets = self.all()
         if any(each.requests for each in buckets):
             yield from self._serve(buckets)
-        while sum(len(each.ready) for each in buckets) > self.most and (most := self._oldest()):
+        while sum([len(each.ready) for each in buckets]) > self.most and (most := self._oldest()):
             yield _evict(most, f"more than pool={self.most}")
         if fill and not self.lacking and self._throttle.is_open:
             yield from self._fill(now)

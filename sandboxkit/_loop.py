@@ -114,6 +114,9 @@ def refuse_trio() -> None:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
+    # anyio asks sniffio, where it is installed, at each use; without a name it looks for the running task.
+    if (sniffio := sys.modules.get("sniffio")) is not None:
+        sniffio.thread_local.name = "asyncio"
     # With a root task, anyio keeps its worker threads between operations and does not search all
     # tasks for a root at each use of a thread.
     loop.run_until_complete(asyncio.Event().wait())

@@ -110,8 +110,10 @@ class Operation(concurrent.futures.Future[T], Displayable):
 
         Raises TimeoutError after `timeout` seconds; the work goes on.
         """
-        if not self.done():
-            _may_block("result")
+        if self.done():
+            self._unread = None
+            return super().result(_arguments.patience(timeout))
+        _may_block("result")
         with self._marked_as_read():
             return super().result(_arguments.patience(timeout))
 

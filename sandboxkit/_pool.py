@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 import anyio
 
@@ -269,15 +269,13 @@ class Pool:
 
     async def _succeeds(self, bucket: Bucket, life: Lifecycle, how: Preparation) -> bool:
         """Create, reset or check a sandbox, and return whether it can be used; otherwise evict it."""
-        work: dict[Preparation, Callable[[], Awaitable[object]]] = {
-            Preparation.MADE: life.started,
-            Preparation.RESET: life.reset,
-            Preparation.CHECKED: life.check,
-        }
         failure: Exception | None = None
         try:
-            with anyio.fail_after(_SECONDS.get(how)):
-                await work[how]()
+            if how is Preparation.MADE:
+                await life.started()
+            else:
+                with anyio.fail_after(_SECONDS[how]):
+                    await (life.reset() if how is Preparation.RESET else life.check())
         except Exception as error:  # noqa: BLE001 - after any error another sandbox takes its place
             failure = error
         if life.stopped:

@@ -1,9 +1,9 @@
 """Process: a command running in a sandbox, and its result."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import anyio
@@ -128,23 +128,8 @@ class Process(Operation[ProcessResult]):
         if self._kill_scope is not None:
             self._kill_scope.cancel()
 
-    @contextlib.contextmanager
-    def _limited(self, called: float) -> Iterator[None]:
-        """Kill the command, or abandon its start, when its deadline passes."""
-        deadline = self._limits.deadline
-        if deadline is None:
-            yield
-            return
-        timer = asyncio.get_running_loop().call_later(deadline, self._pass_deadline, called)
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    def _stops(self, timer: anyio.CancelScope) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._life is None else self._life.clock.stops(timer)
-
     def _pass_deadline(self, called: float) -> None:
+        """Kill the command, or abandon its start."""
         limit = f"deadline={self._limits.deadline:g} s"
         if self._began is None and self._life is not None:
             self._late = self._life.late(limit)
@@ -160,21 +145,31 @@ class Process(Operation[ProcessResult]):
         async def output(stream: StreamName, chunk: bytes) -> None:
             await (self.stdout if stream == "stdout" else self.stderr)._feed(chunk)
 
-        called = time.monotonic()
-        end, timed_out = _KILLED, False
+        called, limits, life = time.monotonic(), self._limits, self._life
+        late: asyncio.TimerHandle | None = None
+        if (seconds := limits.deadline) is not None:
+            late = asyncio.get_running_loop().call_later(seconds, self._pass_deadline, called)
+        end = _KILLED
         try:
-            with self._limited(called), anyio.CancelScope() as self._kill_scope:
+            with anyio.CancelScope() as scope:
+                self._kill_scope = scope
                 if self._kill_requested:
-                    self._kill_scope.cancel()
+                    scope.cancel()
                 run = await ready()
                 self._began = time.monotonic()
-                with anyio.move_on_after(self._limits.timeout) as timer, self._stops(timer):
+                if limits.timeout is None:
                     end = await run(output)
-                timed_out = timer.cancelled_caught
+                else:
+                    scope.deadline = anyio.current_time() + limits.timeout
+                    with nullcontext() if life is None else life.clock.stops(scope):
+                        end = await run(output)
+            timed_out = scope.cancelled_caught and not self._kill_requested
         except OutcomeUnknownError as error:
             error.stdout_bytes, error.stderr_bytes = self.stdout._value(), self.stderr._value()
             raise
         finally:
+            if late is not None:
+                late.cancel()
             self.stdout._end()
             self.stderr._end()
             if isinstance(self.stdin, Stdin):

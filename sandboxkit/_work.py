@@ -1,7 +1,8 @@
 """Background work that continues when one of its waiters is cancelled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 
@@ -27,6 +28,21 @@ def start_detached(
             await asyncio.shield(tasks[0])
 
     return Operation(wait())
+
+
+@contextlib.contextmanager
+def undone_if_interrupted(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` after a cancellation or Ctrl-C in the block.
+
+    If that happens on entry to a context manager, its `__exit__` does not run.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        undo()
+        raise
 
 
 class UndoneError(Exception):
