@@ -1,4 +1,4 @@
-"""Access to sandboxes without a session, through one provider object per process and name."""
+"""Access to sandboxes without a session, through one provider object per process, name and settings."""
 
 import os
 import threading
@@ -9,8 +9,8 @@ from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo, SandboxState
 
 _lock = threading.Lock()
-_ambient: "dict[tuple[int, str], _Ambient]" = {}
-"""Providers by (pid, name): a forked child must not use the connections of its parent."""
+_ambient: "dict[tuple[int, str, int], _Ambient]" = {}
+"""Providers by (pid, name, settings): a forked child must not use the connections of its parent."""
 
 
 class _Ambient:
@@ -24,9 +24,12 @@ class _Ambient:
 
 
 def provider(name: str | None) -> Provider:
-    """The process-wide provider called `name`, or the default one."""
+    """The process-wide provider called `name`, or the default one; a new one if its variables have changed."""
     name = _registry.default_name() if name is None else _registry.named(name)
-    key = os.getpid(), name
+    # A provider reads these variables when it is made; a hash, because some of them are secrets.
+    begins = "KUBECONFIG", "SANDBOXKIT_STATE_DIR", f"{name.upper()}_", f"SANDBOXKIT_{name.upper()}_"
+    settings = frozenset(item for item in os.environ.items() if item[0].startswith(begins))
+    key = os.getpid(), name, hash(settings)
     with _lock:
         if key not in _ambient:
             _ambient[key] = _Ambient(name)

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, TypeGuard, get_args
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.types import CommandFile, CommandSetup, PtySize, ResourceName
+from sandboxkit.types import (
+    CommandFile,
+    CommandInput,
+    CommandSeries,
+    CommandSetup,
+    PtySize,
+    ResourceName,
+    Reuse,
+)
 
 MAX_ARGUMENT = 131_071  # Linux MAX_ARG_STRLEN, less its NUL
 MAX_ARGV = 1_048_576
@@ -227,6 +235,26 @@ def setup(value: CommandSetup | None) -> CommandSetup | None:
             each is None or (_is_whole(each) and 0 <= each < 1 << 63) for each in pair
         ):
             refuse(f"setup.rlimits[{name!r}]", pair, "a soft and a hard limit, numbers or None")
+    return value
+
+
+def series(value: CommandSeries, reuse: Reuse) -> CommandSeries:
+    """Check the inputs and limits of a command that runs several times, in a sandbox with this `reuse`."""
+    if reuse != "reset":
+        raise ConfigurationError(
+            "exec_each() resets the sandbox between two runs: make it with reuse='reset', in a session with pool="
+        )
+    if not isinstance(value, CommandSeries):
+        refuse("series", value, "CommandSeries((CommandInput(stdin=b'...'), ...), seconds=2)")
+    for given in value.inputs:
+        if not isinstance(given, CommandInput) or not isinstance(given.stdin, bytes):
+            refuse("series.inputs", value.inputs, "CommandInput(stdin=b'...', args=(...))")
+        arguments("series.inputs.args", given.args)
+    for name in ("seconds", "total_seconds"):
+        seconds = getattr(value, name)
+        if not _is_number(seconds) or not 0.001 <= seconds <= 1e6:
+            refuse(f"series.{name}", seconds, "a number of seconds from 0.001 to 1e6")
+    size("series.output_bytes", value.output_bytes)
     return value
 
 

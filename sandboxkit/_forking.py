@@ -47,11 +47,7 @@ def take(
 
 
 def fork(
-    life: Lifecycle,
-    n: int,
-    make: Callable[[SandboxSpec], tuple[S, Lifecycle]],
-    *,
-    by_id: bool,
+    life: Lifecycle, n: int, make: Callable[[SandboxSpec], tuple[S, Lifecycle]], *, by_id: bool
 ) -> Operation[list[S | SandboxError]]:
     """Start `n` sandboxes from the files of a sandbox; see `Sandbox.fork`.
 

@@ -4,10 +4,10 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from sandboxkit import _forks
@@ -151,9 +151,9 @@ class Lifecycle:
 
     def describe(self) -> str:
         """Return the sandbox's name, state, time in that state, and the line that made it."""
-        seconds = time.monotonic() - self.since
+        state, seconds = self.state.value, time.monotonic() - self.since
         made = f", made at {self.made_at}" if self.made_at else ""
-        return f"{self._name()} {self.state.value} (for {seconds:.0f} s{made})"
+        return f"{self._name()} {state} (for {seconds:.0f} s{made})"
 
     def was_stopped(self) -> SandboxTerminatedError:
         """Return the error for the use of a sandbox that was stopped."""
@@ -252,10 +252,8 @@ class Lifecycle:
 
     def _is_ready_when_created(self) -> bool:
         """Whether a command may run as soon as the sandbox exists, because nothing else prepares it."""
-        spec = self.spec
-        return not (
-            spec.files or spec.interpreter or self.equip is not None or spec.reuse == "reset"
-        )
+        spec, equip = self.spec, self.equip
+        return not (spec.files or spec.interpreter or equip or spec.reuse == "reset")
 
     def _unknown(self, error: SandboxError) -> OutcomeUnknownError:
         return OutcomeUnknownError(
@@ -363,9 +361,10 @@ class Lifecycle:
         """Cancel the calls in flight and wait for their end; return whether all ended within 5 s."""
         for scope in tuple(self._calls):
             scope.cancel()
-        with anyio.move_on_after(_CALLS_SECONDS):
-            while self._calls:
-                await self._no_calls.wait()
+        if self._calls:
+            with anyio.move_on_after(_CALLS_SECONDS):
+                while self._calls:
+                    await self._no_calls.wait()
         return not self._calls
 
     async def check(self) -> None:
@@ -396,7 +395,7 @@ class Lifecycle:
     async def _create(self) -> None:
         seconds = self.spec.start_timeout
         try:
-            with anyio.move_on_after(seconds) as limit:
+            with nullcontext() if seconds is None else anyio.move_on_after(seconds) as limit:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # stop() may have been first
                 if fresh := await self._enter():
                     await self._delete()
@@ -407,7 +406,7 @@ class Lifecycle:
                     self.made = self.renewed = time.monotonic()
                     self.meter = self.context.measure(self.provider, self.spec, self._exists)
                 await self._prepare(fresh)
-            if limit.cancelled_caught:
+            if limit is not None and limit.cancelled_caught:
                 raise self.late(f"start_timeout={seconds:g} s")
         finally:
             self._start = None

@@ -37,11 +37,7 @@ class Reconciler:
     """
 
     def __init__(
-        self,
-        provider: Provider,
-        context: SessionContext,
-        session: str,
-        limiter: Limiter,
+        self, provider: Provider, context: SessionContext, session: str, limiter: Limiter
     ) -> None:
         """`session` is the id in the tags of the session's sandboxes."""
         self._provider, self._context, self._tags = provider, context, {_tags.SESSION: session}

@@ -1,11 +1,9 @@
 """Sandbox: one isolated machine, started on first use."""
 
 import builtins
-import contextlib
 import os
-import posixpath
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from sandboxkit import _ambient, _arguments, _forking, _pausing, _tags
@@ -17,17 +15,19 @@ from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process, checked_li
 from sandboxkit._snapshot import Snapshot
 from sandboxkit._states import State
 from sandboxkit._streams import Stdin, command_input
-from sandboxkit._work import start_detached
+from sandboxkit._work import start_detached, undone_if_interrupted
 from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.types import (
     Command,
+    CommandSeries,
     CommandSetup,
     Exit,
     FileInfo,
     Network,
     Output,
+    ProcessResult,
     PtySize,
     PublicUrl,
     SandboxInfo,
@@ -38,11 +38,11 @@ from sandboxkit.types import (
 )
 
 if TYPE_CHECKING:
-    from sandboxkit._transfer import Transfer
     from sandboxkit.egress import Egress
     from sandboxkit.egress._control import NetworkControl
     from sandboxkit.kernel import Kernel, KernelOptions
     from sandboxkit.terminal import Terminal
+    from sandboxkit.transfers import Transfer
     from sandboxkit.tunnels import Exposed, Handler, PortConnection, Served
 
 T = TypeVar("T")
@@ -185,6 +185,28 @@ class Sandbox(Displayable):
         limits = checked_limits(timeout, deadline, check, output_limit)
         return self._process(words, command, self._provider.exec, limits, live)
 
+    def exec_each(
+        self,
+        argv: Sequence[str],
+        series: CommandSeries,
+        *,
+        env: Mapping[str, str] | None = None,
+        setup: CommandSetup | None = None,
+    ) -> Operation[builtins.list[ProcessResult]]:
+        """Run a command once for each input of `series`, and reset the sandbox between two runs.
+
+        Return the results of the first runs, in order. A run that exceeds a limit of `series` has none, nor
+        have those after it: use `exec` for them. Only the files of `setup` are there in each run. Raises what
+        `exec` raises, and ConfigurationError if the sandbox was not made with reuse="reset", or if another
+        call or connection of it is open; calls during a series fail.
+        """
+        words, values, extra = _arguments.argv(argv), _arguments.env(env), _arguments.setup(setup)
+        command, runs = (
+            Command(words, env=values, setup=extra),
+            _arguments.series(series, self.spec.reuse),
+        )
+        return self._call(lambda box: self._provider.exec_each(box, command, runs))
+
     def run_python(
         self,
         code: str,
@@ -288,9 +310,7 @@ class Sandbox(Displayable):
         """
         number = _arguments.port("port", port)
         if not self._reached_by_id and number not in self.spec.public_ports:
-            raise ConfigurationError(
-                f"port {port} is not public: make it with public_ports=[{port}]"
-            )
+            raise ConfigurationError(f"port {port} is not public: give public_ports=[{port}]")
         return self._call(lambda sandbox_id: self._provider.public_url(sandbox_id, number))
 
     def set_network(self, network: "Network | Egress") -> Operation[None]:
@@ -326,15 +346,9 @@ class Sandbox(Displayable):
 
         Modes and links inside a folder are kept. Missing folders are created.
         """
-        from sandboxkit import _transfer  # tarfile costs a tenth of the whole import
+        from sandboxkit.transfers import _calls  # tarfile costs a tenth of the whole import
 
-        remote, source = _arguments.path(remote), _arguments.local_path("local", local)
-        if not os.path.exists(source):
-            raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
-        folder, name = (remote, None) if os.path.isdir(source) else posixpath.split(remote)
-        if name == "":
-            raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
-        return self._call(lambda box: _transfer.upload(self._provider, box, source, folder, name))
+        return _calls.upload(self._life, local, remote)
 
     def download(
         self,
@@ -350,13 +364,9 @@ class Sandbox(Displayable):
         nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64 folders
         or 2 KiB, and for files that change meanwhile; OSError if this machine cannot store it.
         """
-        from sandboxkit import _transfer
+        from sandboxkit.transfers import _calls
 
-        remote, target = _arguments.path(remote), _arguments.local_path("local", local)
-        limits = _transfer.DownloadLimits(
-            _arguments.size("max_bytes", max_bytes), _arguments.size("max_files", max_files)
-        )
-        return self._call(lambda i: _transfer.receive(self._provider, i, remote, target, limits))
+        return _calls.download(self._life, remote, local, max_bytes, max_files)
 
     def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
         """List a folder, sorted by path. Raises SandboxFileError for a very large folder."""
@@ -420,7 +430,7 @@ class Sandbox(Displayable):
         return _forking.take(self._life, name, ttl, tags, kind)
 
     def fork(self, n: int) -> "Operation[builtins.list[Sandbox | SandboxError]]":
-        """Start `n` sandboxes with this one's options, and its files as they are now.
+        """Start `n` sandboxes with this one's options, and its files as they are now; processes are not copied.
 
         Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
         raises. The temporary snapshot is deleted when the last of the sandboxes has stopped.
@@ -447,7 +457,7 @@ class Sandbox(Displayable):
         return start_detached(self._life.stop, ended=self._life.stopped or self.id is None)
 
     def __enter__(self) -> Self:
-        with self._stopped_if_interrupted():
+        with undone_if_interrupted(self.stop):
             return self.start().result()
 
     def __exit__(self, *exc: object) -> None:
@@ -455,23 +465,12 @@ class Sandbox(Displayable):
             self.stop().result()
 
     async def __aenter__(self) -> Self:
-        with self._stopped_if_interrupted():
+        with undone_if_interrupted(self.stop):
             return await self.start()
 
     async def __aexit__(self, *exc: object) -> None:
         if not self.spec.detach:
             await self.stop()
-
-    @contextlib.contextmanager
-    def _stopped_if_interrupted(self) -> Iterator[None]:
-        # After a cancellation or Ctrl-C on entry, __exit__ does not run. Closing the session waits.
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException:
-            self.stop()
-            raise
 
     def _sibling(self, spec: SandboxSpec) -> "tuple[Sandbox, Lifecycle]":
         made = Sandbox(self._provider, spec, self._life.context)

@@ -3,6 +3,7 @@
 import asyncio
 import builtins
 import dataclasses
+import functools
 import os
 import secrets
 import time
@@ -228,6 +229,8 @@ class Session:
         cleaned for the next run, which is faster. `env` applies to the code, not to the sandbox, so it
         does not affect pooling. See `Sandbox.run_python`.
         """
+        env = overrides.pop("env", None)
+        plain = not overrides and preload is None and python is None
         if "interpreter" not in overrides:
             known = self._spec.interpreter or Interpreter(preload=PRELOAD)
             overrides["interpreter"] = Interpreter(
@@ -237,8 +240,9 @@ class Session:
             )
         elif preload is not None or python is not None:
             raise ConfigurationError("interpreter= cannot be combined with preload= or python=")
-        env = overrides.pop("env", None)
-        sandbox = self.sandbox(**overrides)
+        self._refuse_closed()
+        made = Sandbox(self._provider, self._python_spec, self._context) if plain else None
+        sandbox = made or self.sandbox(**overrides)
         process = sandbox.run_python(
             code,
             args=args,
@@ -471,6 +475,12 @@ class Session:
         if spec.lifetime is not None:
             marks[_tags.EXPIRES] = f"{time.time() + spec.lifetime:.0f}"
         return dataclasses.replace(spec, tags={**spec.tags, **marks}, egress=None)
+
+    @functools.cached_property
+    def _python_spec(self) -> SandboxSpec:
+        """The spec of a `run_python` without options; building and checking one takes as long as a call."""
+        default = Interpreter(preload=PRELOAD)
+        return self._spec if self._spec.interpreter else self.sandbox(interpreter=default).spec
 
     def _refuse_reuse(self, spec: SandboxSpec) -> None:
         if spec.reuse == "reset" and not self._pool.most:

@@ -17,6 +17,8 @@ class State(Enum):
     STUCK = "could not be removed yet"
     STOPPED = "is stopped"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function, called at each look at a state
+
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.NEW: frozenset({State.QUEUED, State.STARTING, State.STOPPING}),
