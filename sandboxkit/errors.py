@@ -10,7 +10,7 @@
     ├── SandboxStartError                the sandbox could not be created
     │   ├── CapacityError                retryable: no room, quota reached
     │   │   └── NoRoomError              no room within start_timeout or deadline
-    │   ├── ImageBuildError          a step of an image's recipe failed
+    │   ├── ImageBuildError          a step of an image's recipe failed, or another build of it hangs
     │   └── ImageNotFoundError
     ├── SandboxNotFoundError             no such sandbox, or it is gone
     ├── SnapshotNotFoundError            no such snapshot, or it is gone
@@ -162,7 +162,8 @@ class ImageNotFoundError(SandboxStartError):
 
 
 class ImageBuildError(SandboxStartError):
-    """A step of an image's recipe failed; the message has the step, the reason and its last lines."""
+    """A step of an image's recipe failed: the message has the step, the reason and its last lines. Or another
+    process builds the image for too long: the message has its pid."""
 
 
 class SandboxNotFoundError(SandboxError):

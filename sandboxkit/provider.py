@@ -14,12 +14,7 @@ backend that this process is gone to `close_in_forks`; otherwise a forked child 
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import ClassVar
 
 from anyio.abc import ByteStream
@@ -30,19 +25,16 @@ from sandboxkit._forks import close_in_forks
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
 from sandboxkit.datasets import DatasetStore, split_mounts, volume_of
-from sandboxkit.errors import (
-    ConfigurationError,
-    SandboxError,
-    SandboxNotFoundError,
-    VolumeError,
-)
+from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundError, VolumeError
 from sandboxkit.types import (
     Command,
+    CommandSeries,
     Diagnosis,
     Exit,
     FileInfo,
     Interpreter,
     Output,
+    ProcessResult,
     PublicUrl,
     SandboxInfo,
     SandboxSpec,
@@ -301,6 +293,18 @@ class Provider(ABC):
         """
         raise ConfigurationError(f"provider {self.name!r} cannot reset a sandbox")
 
+    async def exec_each(
+        self, sandbox_id: str, command: Command, series: CommandSeries
+    ) -> "builtins.list[ProcessResult]":
+        """Run a command once for each input, with a reset between two runs, and return the results in order.
+
+        Only for a sandbox that was reset. The call ends without an error before the first run that exceeds
+        a limit of the series, so there may be fewer results than inputs. After the last run there is no
+        reset. Cancelled: no process of the command is left. Raises what `exec` and `reset` do, and
+        `AgentTooOldError`.
+        """
+        raise ConfigurationError(f"provider {self.name!r} cannot run a command for several inputs")
+
     async def check_ports(self, sandbox_id: str) -> None:
         """Return if `connect` and `listen` are possible; otherwise raise ConfigurationError."""
         raise ConfigurationError(f"provider {self.name!r} cannot reach a sandbox's ports")
@@ -368,6 +372,13 @@ class Provider(ABC):
             "up anew"
         )
 
+    async def confirm_snapshots(self) -> None:
+        """Raise ConfigurationError if the backend itself, over the network, shows that it supports none.
+
+        Called before long work whose result is to be a snapshot. A provider needs it only if
+        `check_snapshot` cannot know this.
+        """
+
     async def take_snapshot(
         self,
         sandbox_id: str,
@@ -393,6 +404,12 @@ class Provider(ABC):
         """Iterate over the snapshots that carry all of `tags`, expired ones included."""
         return
         yield
+
+    async def mark_snapshot_used(self, snapshot_id: str) -> None:
+        """Count a snapshot as used now, where the backend removes those that were not used for long.
+
+        Called for an image that a build found. Raises SnapshotNotFoundError if it has just been removed.
+        """
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Remove a snapshot. Idempotent. Raises SnapshotInUseError while a sandbox runs from it."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, M
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sandboxkit._foreign_names import foreign_names
 from sandboxkit.display import Displayable
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Command",
     "CommandFile",
+    "CommandInput",
+    "CommandSeries",
     "CommandSetup",
     "CommandUsage",
     "Diagnosis",
@@ -101,6 +103,7 @@ class SandboxSpec:
     pids: int | None = None
     gpu: str | None = None
     profile: Profile = "standard"
+    isolation: Literal["gvisor"] | None = None
     lifetime: float | None = 3600.0
     public_ports: tuple[int, ...] = ()
     start_timeout: float | None = None
@@ -133,7 +136,7 @@ class PublicUrl:
     access: Literal["anyone", "token"]
     """Who can reach the port: "anyone" who knows the address, or whoever sends a "token" in `headers`."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The headers that requests need; empty for "anyone"."""
+    """The headers that requests need: the token, and those by which a server of one's own finds the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,11 @@ class SnapshotInfo(Displayable):
     """The id of the snapshot from which its sandbox had started; None if it had started from an image."""
     name: str | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    used_at: datetime | None = None
+    """When a sandbox last started from it, or a build found it; None if neither, or if the backend does not
+    record it."""
+    image_tag: ClassVar[str] = "sandboxkit-image"
+    """The tag of an image's snapshot; its value is the recipe's digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +241,27 @@ class Command:
     `stdout`."""
     setup: CommandSetup | None = None
     """Files and resource limits. `exec` gets one only if `Provider.set_up` left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandInput:
+    """The input of one run of `Sandbox.exec_each`: stdin, and arguments that are added to the command's."""
+
+    stdin: bytes = field(default=b"", repr=False)
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSeries:
+    """The inputs of `Sandbox.exec_each`, and the limits at which it ends early."""
+
+    inputs: tuple[CommandInput, ...]
+    seconds: float
+    """The most elapsed time (s) of a run, and the most CPU time of everything in the sandbox."""
+    total_seconds: float = 0.2
+    """The elapsed time (s) after which no run starts."""
+    output_bytes: int = 256 << 10
+    """The most bytes that a run may print, stdout and stderr together."""
 
 
 StreamName = Literal["stdout", "stderr"]

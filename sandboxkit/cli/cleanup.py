@@ -7,6 +7,7 @@ from sandboxkit import Operation, SandboxInfo, _cleanup, _tags
 from sandboxkit.cli import _options, _providers, ls
 from sandboxkit.cli._text import count, safe_line
 from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.images import _lock
 
 _EPILOG = """\
 Removes the sandboxes that carry every --tag, are older than --older-than, and,
@@ -103,6 +104,8 @@ async def _sweep(
                         provider, tags=tags, older_than=args.older_than, dry_run=args.dry_run
                     )
                     snapshots += [info.id for info in gone]
+                    if not args.dry_run:
+                        _lock.remove_stale()
                 elif sandboxes:
                     removed += await _cleanup.sweep(
                         provider,

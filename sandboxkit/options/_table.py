@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Annotated, Any, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from sandboxkit import _arguments, _tags
 from sandboxkit._snapshot import Snapshot
@@ -98,6 +98,7 @@ def _choice(literal: Any) -> _arguments.Check:
 _text = _arguments.optional(_arguments.text)
 _path = _arguments.optional(lambda name, value: _arguments.path(value, name))
 _argv = _arguments.optional(lambda name, value: _arguments.argv(value, name))
+_isolation = _arguments.optional(_choice(Literal["gvisor"]))
 _positive = _arguments.optional(_arguments.positive)
 _whole = _arguments.optional(_arguments.integer)
 _python = _arguments.optional(_interpreter)
@@ -121,7 +122,7 @@ class _PlainOptions(TypedDict, total=False):
     """The options that are plain data, and no secrets."""
 
     image: Annotated[str | None, Option(_text, "--image REF", ("python:3.12",))]
-    """Image reference; a root folder or OCI archive on local. None, the default: the provider's."""
+    """Image reference; on local a root folder, an OCI archive or docker://NAME. None, the default: the provider's."""
     env: Annotated[Mapping[str, str], Option(_arguments.variables, "-e, --env K=V", ({"A": "1"},))]
     """Environment variables of all its commands. They are merged with the session's. Default: {}."""
     workdir: Annotated[str | None, Option(_path, "-w, --workdir DIR", ("/work",))]
@@ -141,6 +142,9 @@ class _PlainOptions(TypedDict, total=False):
     """GPUs, such as '1', in the words of the provider. Default: None."""
     profile: Annotated[Profile, Option(_choice(Profile), "--profile", ("strict",))]
     """'strict': read-only root, sized writable folders, no root user. Default: 'standard'."""
+    isolation: Annotated[Literal["gvisor"] | None, Option(_isolation, "--isolation", ("gvisor",))]
+    """'gvisor': a kernel of its own, between its programs and the machine's. None, the default: the
+    provider's isolation."""
     lifetime: Annotated[float | None, Option(_positive, "--lifetime TIME", (86400, 604800, None))]
     """Seconds from its creation until it ends itself. Default: 3600.0; None: no limit, not allowed
     with `detach`."""

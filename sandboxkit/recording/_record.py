@@ -196,6 +196,14 @@ class RecordingProvider(Relay):
         """See `Provider.check_snapshot`."""
         self._inner.check_snapshot(spec, kind)
 
+    async def confirm_snapshots(self) -> None:
+        """See `Provider.confirm_snapshots`; the call is not recorded."""
+        await self._inner.confirm_snapshots()
+
+    async def mark_snapshot_used(self, snapshot_id: str) -> None:
+        """See `Provider.mark_snapshot_used`; the call is not recorded."""
+        await self._inner.mark_snapshot_used(snapshot_id)
+
     def check_pause(self) -> None:
         """See `Provider.check_pause`."""
         self._inner.check_pause()

@@ -78,7 +78,9 @@ class Telemetry:
             "run_python": self._executed,
             "get_archive": self._archived,
             "delete": self._deleted,
-            **dict.fromkeys((*_PATHS, "take_snapshot", "pause", "resume", "reset"), self._called),
+            **dict.fromkeys(
+                (*_PATHS, "take_snapshot", "pause", "resume", "reset", "exec_each"), self._called
+            ),
         }
         for name, wrapper in wrappers.items():
             own = getattr(provider, name)

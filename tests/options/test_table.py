@@ -14,7 +14,6 @@ import pytest
 
 from sandboxkit import ConfigurationError, SandboxSpec, Session, _spec
 from sandboxkit.cli import build_parser
-from sandboxkit.integrations.inspect import SandboxkitConfig
 from sandboxkit.options import ALL_OPTIONS, CONFIG_OPTIONS, ConfigOptions, Option, SpecOptions
 from tests.docker_here import require_docker
 
@@ -66,6 +65,9 @@ def test_a_flag_of_the_command_line_gives_the_option_and_says_what_it_means(opti
 
 @pytest.mark.parametrize("option", CONFIG_OPTIONS, ids=lambda option: option.name)
 def test_inspect_passes_each_option_of_plain_data_on(option: Option) -> None:
+    # Here, because each process of the suite imports this file and Inspect takes four seconds.
+    from sandboxkit.integrations.inspect import SandboxkitConfig
+
     value = option.examples[0]
     config = SandboxkitConfig.model_validate({option.name: value})
     assert config.options() == {option.name: value}
