@@ -1,5 +1,6 @@
 """Conformance tests for snapshots: which data they keep, and that forks share nothing."""
 
+import os
 import time
 from collections.abc import Iterator
 from typing import get_args
@@ -276,7 +277,8 @@ class SnapshotsConformance(Conformance):
     def test_snapshots_are_listed_by_tag_and_deleted(self, taking: Session) -> None:
         before = time.time()
         with taking.sandbox(tags={"step": "1"}) as sandbox:
-            sandbox.write_file("/workspace/file", b"x" * 100_000).result(DEADLINE)
+            random = os.urandom(100_000)  # takes as much when it is compressed
+            sandbox.write_file("/workspace/file", random).result(DEADLINE)
             snapshot = sandbox.snapshot("name", ttl=600, tags={"best": "yes"}).result(DEADLINE)
         (info,) = self._of(taking)
         assert (info.id, info.name, info.kind, info.parent) == (snapshot.id, "name", "files", None)
