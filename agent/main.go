@@ -30,7 +30,7 @@ type options struct {
 	user, workdir, dropEnv string
 	listenFD               int
 	listenPath, owner      string
-	beside                 bool
+	beside, gvisor         bool
 	caps                   uint64
 	openFiles              uint64
 }
@@ -45,6 +45,7 @@ func parseOptions() (o options) {
 	flag.StringVar(&o.listenPath, "listen-path", "", "unix socket, abstract with @, for clients from outside")
 	flag.StringVar(&o.owner, "owner", "stdin", "where the owner comes from: stdin, or socket as others")
 	flag.BoolVar(&o.beside, "beside", false, "be no first process, and let others of the machine be")
+	flag.BoolVar(&o.gvisor, "gvisor", false, "the kernel is gVisor: run nothing as the agent's user; whoever reaches the socket may connect")
 	flag.BoolVar(&resettable, "resettable", false, "though beside others: the machine is the sandbox's own")
 	flag.BoolVar(&o.noNetwork, "no-network", false, "remove all network interfaces but the loopback")
 	flag.StringVar(&o.dropEnv, "drop-env", "", "prefix of inherited variables that commands do not get")
@@ -119,7 +120,7 @@ func (b *sandbox) listen(o options) error {
 			return err
 		}
 		f.Close()
-		go b.accept(l, func(*net.UnixConn) bool { return true })
+		go b.accept(l, anybody)
 	}
 	if o.listenPath != "" {
 		l, err := net.Listen("unix", o.listenPath)
@@ -129,6 +130,8 @@ func (b *sandbox) listen(o options) error {
 		welcome := fromOutside
 		if o.beside {
 			welcome = ofOwnUser
+		} else if o.gvisor {
+			welcome = anybody // the folder's mode decides who reaches it
 		}
 		go b.accept(l, welcome)
 	}
@@ -159,12 +162,16 @@ func setUp(o options) (*sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.gvisor && id.isAgent() {
+		return nil, fmt.Errorf("user %q is root, and with gVisor nothing runs as root; name another with user=", o.user)
+	}
 	box := &sandbox{
 		user:       id,
 		detach:     o.detach,
 		ownerCalls: o.owner == "socket",
 		lease:      seconds(o.lease),
 		drop:       o.dropEnv,
+		gvisor:     o.gvisor,
 		clients:    map[*conn]bool{},
 	}
 	places := box.workdirs(o.workdir)

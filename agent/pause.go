@@ -16,6 +16,13 @@ import (
 // pausePatience is how long processes may take to stop; each needs the CPU for that.
 const pausePatience = 10 * time.Second
 
+// How a client asks for a pause; anything else ends it.
+const (
+	pauseOn = 1
+	// pauseWhileConnected is a pause that also ends with the client's connection.
+	pauseWhileConnected = 2
+)
+
 // errPaused refuses a request in a paused sandbox. The client knows the number.
 var errPaused = fmt.Errorf("the sandbox is paused: %w", syscall.EHOSTDOWN)
 
@@ -55,6 +62,28 @@ func (c *children) stopAll() error {
 		}
 		time.Sleep(wait)
 	}
+}
+
+// pause stops all processes, or lets them go on.
+func (c *conn) pause(how byte) error {
+	c.mu.Lock()
+	c.pauses = how == pauseWhileConnected
+	c.mu.Unlock()
+	if how != pauseOn && how != pauseWhileConnected {
+		procs.continueAll()
+		return nil
+	}
+	err := procs.stopAll()
+	c.mu.Lock()
+	ended := c.closed && c.pauses
+	if err != nil {
+		c.pauses = false // another client may pause before this connection ends
+	}
+	c.mu.Unlock()
+	if ended { // perhaps before the pause began
+		procs.continueAll()
+	}
+	return err
 }
 
 // stopOnce stops every process that runs. It returns the pid of one that did, or 0.

@@ -23,8 +23,10 @@ type sandbox struct {
 	ownerCalls bool
 	// lease is how long the sandbox lives without a client; 0 means for ever.
 	lease time.Duration
-	drop  string // prefix of the agent's own variables that commands do not get
-	null  uintptr
+	// gvisor is set if no command may run as the agent's user: gVisor does not protect process 1 from it.
+	gvisor bool
+	drop   string // prefix of the agent's own variables that commands do not get
+	null   uintptr
 
 	main mainCommand
 	jobs jobs
@@ -85,6 +87,9 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 		var err error
 		if id, err = lookupUser(user); err != nil {
 			return id, nil, err
+		}
+		if b.gvisor && id.isAgent() {
+			return id, nil, fmt.Errorf("with gVisor nothing runs as the agent's user %q: %w", user, syscall.EPERM)
 		}
 	}
 	merged := map[string]string{"PATH": defaultPath}

@@ -49,7 +49,8 @@ func lookupUser(spec string) (identity, error) {
 	}
 	if !found {
 		if !numeric {
-			return id, fmt.Errorf("no user %q in the sandbox: %w", user, syscall.EINVAL)
+			return id, fmt.Errorf("no user %q in the sandbox; name one that its image has with user=, such as "+
+				"user=\"nobody\": %w", user, syscall.EINVAL)
 		}
 		id.uid = uint32(number)
 		if own {
