@@ -35,6 +35,8 @@ const (
 	canSetUp = 17
 	// canKeep is no operation either. It says that the files of a setup may be kept.
 	canKeep = 19
+	// canRunSeries is no operation either. It says that EXEC may have a series.
+	canRunSeries = 20
 )
 
 // knownCalls lists every operation, for WELCOME.
@@ -42,7 +44,7 @@ func knownCalls() (known []byte) {
 	for o := opRead; o <= opAccept; o++ {
 		known = append(known, byte(o))
 	}
-	return append(known, canSetUp, byte(opPause), canKeep)
+	return append(known, canSetUp, byte(opPause), canKeep, canRunSeries)
 }
 
 func errnoOf(err error) syscall.Errno {
@@ -129,14 +131,10 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		asUser, whilePaused = false, true
 		work = func(s *stream) ([]byte, error) { return nil, acceptPort(s, port) }
 	case opPause:
-		on := in.u8() == 1
+		how := in.u8()
 		asUser, whilePaused = false, true
-		work = func(*stream) ([]byte, error) {
-			if !on {
-				procs.continueAll()
-				return nil, nil
-			}
-			return nil, procs.stopAll()
+		work = func(s *stream) ([]byte, error) {
+			return nil, s.conn.pause(how)
 		}
 	default:
 		if in.err == nil {

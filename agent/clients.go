@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,6 +45,9 @@ func fromOutside(c *net.UnixConn) bool {
 	return err == nil && strings.Contains(string(status), "\nPPid:\t0\n")
 }
 
+// anybody accepts every peer.
+func anybody(*net.UnixConn) bool { return true }
+
 // ofOwnUser reports whether the peer runs as the agent's own user. Commands of that user may connect,
 // too, which gives them no additional rights.
 func ofOwnUser(c *net.UnixConn) bool {
@@ -53,7 +57,7 @@ func ofOwnUser(c *net.UnixConn) bool {
 
 // lead runs one of the agent's client verbs. `connect PATH` joins stdin and stdout to an agent that is
 // a sandbox's first process. `link [-start] -socket=PATH [-- FLAGS]` joins them to an agent that runs
-// beside other processes, and starts that agent on request.
+// beside other processes, and starts that agent on request. `keep` and `restore` are a snapshot of files.
 func lead(verb string, args []string) error {
 	// The client's traffic passes through this process: prevent other processes of the user from tracing it.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
@@ -85,8 +89,13 @@ func lead(verb string, args []string) error {
 		start := set.Bool("start", false, "start the agent unless it runs, with the flags after --")
 		_ = set.Parse(args)
 		return link(*socket, *start, set.Args())
+	case "keep", "restore", "unstage":
+		runtime.LockOSThread() // they change the user of their thread
+		return map[string]func([]string) error{"keep": keep, "restore": restore, "unstage": unstage}[verb](args)
+	case "stage":
+		return stage(args)
 	}
-	return fmt.Errorf("%q is neither connect nor link nor launch", verb)
+	return fmt.Errorf("%q is none of connect, link, launch, keep, restore, stage and unstage", verb)
 }
 
 // firstVariable is the environment variable with the client's first bytes in base64, if the command that

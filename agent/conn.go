@@ -94,6 +94,7 @@ type conn struct {
 	mu      sync.Mutex
 	streams map[uint32]*stream
 	closed  bool
+	pauses  bool         // its end ends the pause
 	kept    keptContents // used by the reading goroutine only
 }
 
@@ -114,6 +115,7 @@ func (c *conn) serve(owner bool) {
 	err := c.loop(owner)
 	c.mu.Lock()
 	c.closed = true
+	pauses := c.pauses
 	streams := make([]*stream, 0, len(c.streams))
 	for _, s := range c.streams {
 		streams = append(streams, s)
@@ -121,6 +123,9 @@ func (c *conn) serve(owner bool) {
 	c.mu.Unlock()
 	for _, s := range streams {
 		s.stop()
+	}
+	if pauses {
+		procs.continueAll()
 	}
 	var broken protocolError
 	if errors.As(err, &broken) {
@@ -208,8 +213,15 @@ func (c *conn) handle(f frame) error {
 		if err != nil {
 			return err
 		}
+		s.begun = beginning.enter()
+		if request.series != nil {
+			e := &seriesExecution{stream: s, request: request}
+			s.cancel = e.kill
+			go e.run(c.sandbox)
+			return nil
+		}
 		e := &execution{stream: s, request: request}
-		s.cancel, s.resize, s.begun = e.kill, e.resize, beginning.enter()
+		s.cancel, s.resize = e.kill, e.resize
 		go e.run(c.sandbox)
 		return nil
 	case kCall:

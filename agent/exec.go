@@ -17,6 +17,7 @@ const (
 	flagPty    = 2
 	flagPython = 4
 	flagSetup  = 8
+	flagSeries = 16
 )
 
 type execRequest struct {
@@ -27,6 +28,7 @@ type execRequest struct {
 	python     bool
 	code       string // Python source, for a job that runs in a fork of the interpreter
 	setup
+	series *series // nil if the command runs once
 }
 
 func parseExec(in *fields) execRequest {
@@ -40,6 +42,11 @@ func parseExec(in *fields) execRequest {
 	if flags&flagSetup != 0 {
 		if r.setup = parseSetup(in); in.err == nil && r.python {
 			in.err = protocolError("a job has no setup")
+		}
+	}
+	if flags&flagSeries != 0 {
+		if r.series = parseSeries(in); in.err == nil && (r.python || r.pty || r.stdin) {
+			in.err = protocolError("a series is no job, and has neither a terminal nor an open stdin")
 		}
 	}
 	if in.err == nil && len(r.argv) == 0 {
@@ -61,6 +68,7 @@ type execution struct {
 	exited  bool
 	dead    chan struct{} // closed when a kill has finished
 	master  *os.File
+	gvisor  bool
 	readers sync.WaitGroup
 }
 
@@ -177,6 +185,7 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 	if procs.isPaused() {
 		return p, errPaused
 	}
+	e.gvisor = box.gvisor
 	id, env, err := box.environment(e.request.user, e.request.env)
 	if err != nil {
 		return p, &startError{err.Error(), 0}
@@ -224,7 +233,7 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 		l.fds[0] = box.null
 		if e.request.stdin {
 			var fd int
-			if p.stdin, fd, err = newStream(false); err != nil {
+			if p.stdin, fd, err = newStream(false, id); err != nil {
 				return p, err
 			}
 			theirs = append(theirs, fd)
@@ -232,7 +241,7 @@ func (e *execution) start(box *sandbox) (p pipes, err error) {
 		}
 		for i, f := range []**os.File{&p.stdout, &p.stderr} {
 			var fd int
-			if *f, fd, err = newStream(true); err != nil {
+			if *f, fd, err = newStream(true, id); err != nil {
 				return p, err
 			}
 			theirs = append(theirs, fd)
@@ -287,10 +296,19 @@ func (e *execution) fork(l launch) (*reaper, error) {
 
 // newStream returns a pipe like newPipe, but a command of another user can reopen it, as /dev/stdin for
 // example, although a pipe belongs to its creator. Only processes that may trace the command can do so.
-func newStream(weRead bool) (ours *os.File, theirs int, err error) {
-	ours, theirs, err = newPipe(weRead)
-	if err == nil {
-		err = syscall.Fchmod(theirs, 0o666)
+// gVisor has no modes of pipes: there the command's user makes the pipe.
+func newStream(weRead bool, id identity) (ours *os.File, theirs int, err error) {
+	if ours, theirs, err = newPipe(weRead); err != nil {
+		return nil, 0, err
+	}
+	if err = syscall.Fchmod(theirs, 0o666); err == nil || err == syscall.EPERM && id.isAgent() {
+		return ours, theirs, nil
+	}
+	ours.Close()
+	syscall.Close(theirs)
+	if err == syscall.EPERM {
+		asUser := filesAs.run(id, func() { ours, theirs, err = newPipe(weRead) })
+		err = errors.Join(asUser, err)
 	}
 	return ours, theirs, err
 }
@@ -394,6 +412,10 @@ func (e *execution) resize(rows, cols uint16) {
 	if e.tree != nil && !e.exited && e.request.pty {
 		if raw, err := e.master.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _ = resize(int(fd), rows, cols) })
+		}
+		// gVisor does not tell anybody that a terminal has a new size.
+		if t, ok := e.tree.(*tree); ok && e.gvisor && t.reaper.state.main > 0 {
+			_ = syscall.Kill(-int(t.reaper.state.main), syscall.SIGWINCH)
 		}
 	}
 }

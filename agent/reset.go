@@ -41,8 +41,26 @@ type jobs struct {
 }
 
 // reset resets the sandbox. It returns a list of everything that it could not remove, and the
-// sandbox's usage so far. The first call removes nothing: it only takes the inventory.
+// sandbox's usage so far.
 func (b *sandbox) reset(own *stream) ([]byte, error) {
+	left, err := b.clear(own)
+	if err != nil {
+		return nil, err
+	}
+	used := stats()[12:] // the fields from the processor time on
+	if len(left) == 0 {
+		forks.forkAhead()
+	}
+	answer := binary.BigEndian.AppendUint32(nil, uint32(len(left)))
+	for _, each := range left {
+		answer = putString(answer, each)
+	}
+	return append(answer, used...), nil
+}
+
+// clear resets the sandbox for the request own, and returns a list of everything that it could not remove.
+// The first call removes nothing: it only takes the inventory.
+func (b *sandbox) clear(own *stream) ([]string, error) {
 	if self != 1 && !resettable {
 		return nil, fmt.Errorf("not the sandbox's first process, so what is on its machine is "+
 			"not its own to remove: %w", syscall.EPERM)
@@ -74,18 +92,10 @@ func (b *sandbox) reset(own *stream) ([]byte, error) {
 	if len(left) == 0 {
 		left = b.othersOpen(own)
 	}
-	used := stats()[12:] // the fields from the processor time on
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.taken, j.refused, j.under = true, left, len(left) > 0
-	j.mu.Unlock()
-	if len(left) == 0 {
-		forks.forkAhead()
-	}
-	answer := binary.BigEndian.AppendUint32(nil, uint32(len(left)))
-	for _, each := range left {
-		answer = putString(answer, each)
-	}
-	return append(answer, used...), nil
+	return left, nil
 }
 
 // refuse returns an error if no request may start, because a reset is in progress or has failed, or if the

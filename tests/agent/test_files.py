@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit.errors import SandboxFileError, SandboxFileNotFoundError
+from sandboxkit.errors import SandboxFileError
 from sandboxkit.types import FileType
 from tests.agent.conftest import Box
 
@@ -71,21 +71,6 @@ async def test_a_cancelled_write_keeps_the_old_file(box: Box) -> None:
     assert os.listdir(box.workdir) == ["file"]
 
 
-async def test_missing_files_raise_not_found(box: Box) -> None:
-    path = str(box.workdir / "missing")
-    with pytest.raises(SandboxFileNotFoundError) as caught:
-        await read(box, path)
-    assert caught.value.path == path
-    with pytest.raises(SandboxFileNotFoundError):
-        await box.provider.stat(box.id, path)
-    with pytest.raises(SandboxFileNotFoundError):
-        await box.provider.list_dir(box.id, path)
-    with pytest.raises(SandboxFileNotFoundError):
-        await box.provider.remove(box.id, path, recursive=True)
-    with pytest.raises(SandboxFileNotFoundError):
-        await archive(box, path)
-
-
 async def test_only_regular_files_up_to_the_limit_are_read(box: Box) -> None:
     await box.sh("mkfifo pipe; mkdir folder; printf 12345 > five")
     for name in ("pipe", "folder"):
@@ -125,15 +110,6 @@ async def test_stat_and_list_do_not_follow_links(box: Box) -> None:
     assert info == entries[1]
     assert info.size == 3
     assert abs(info.mtime - (box.workdir / "f").stat().st_mtime) < 1e-6
-
-
-async def test_remove_needs_recursive_for_a_tree(box: Box) -> None:
-    await box.sh("mkdir -p d/e; touch d/e/f; ln -s d link; mkdir empty")
-    with pytest.raises(SandboxFileError):
-        await box.provider.remove(box.id, str(box.workdir / "d"), recursive=False)
-    for name, recursive in (("link", True), ("empty", False), ("d/e/f", False), ("d", True)):
-        await box.provider.remove(box.id, str(box.workdir / name), recursive=recursive)
-    assert os.listdir(box.workdir) == []
 
 
 async def test_a_thousand_files_with_modes_and_links_both_ways(box: Box) -> None:

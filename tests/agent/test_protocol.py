@@ -13,7 +13,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit.errors import AgentTooOldError
+from sandboxkit.errors import AgentTooOldError, ConfigurationError
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError
@@ -35,6 +35,7 @@ from sandboxkit.providers._agent.link import (
     Link,
 )
 from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.types import Command, CommandInput, CommandSeries
 from tests.agent.conftest import Box
 
 HELLO = frames.encode(Kind.HELLO, 0, requests.hello(None))
@@ -189,6 +190,7 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
             await anyio.sleep(0.01)
 
 
+SERIES = CommandSeries((CommandInput(), CommandInput()), seconds=1)
 UNKNOWN = b"\x63arguments of an unknown form"
 
 
@@ -217,7 +219,15 @@ async def test_an_agent_that_lacks_a_call_is_named_as_too_old_and_not_asked(box:
     client.calls = b"\x03"  # an agent that only knows stat
     with pytest.raises(AgentTooOldError, match=r"sandbox 'ns0' .*unknown call 9.*sandboxkit bake"):
         await box.provider.logs(box.id)
+    with pytest.raises(AgentTooOldError, match="unknown call 20"):
+        await box.provider.exec_each(box.id, Command(("true",)), SERIES)
     assert (await box.provider.stat(box.id, "/")).path == "/"
+
+
+@pytest.mark.anyio
+async def test_a_series_needs_an_agent_whose_sandbox_was_reset(box: Box) -> None:
+    with pytest.raises(ConfigurationError, match="a series needs a sandbox that is reset"):
+        await box.provider.exec_each(box.id, Command(("true",)), SERIES)
 
 
 async def unlinked(box: Box, data: bytes) -> str:
