@@ -446,6 +446,8 @@ class AgentClient:
             pass
         except SandboxError as error:
             self.why_ended = error
+        except OSError as error:  # also a TimeoutError
+            self.why_ended = SandboxError(f"no new connection in time: {error!r}")
         except ProtocolError as error:
             reason = f"protocol error: {error}"
         except Exception as error:

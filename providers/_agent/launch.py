@@ -40,6 +40,7 @@ def agent_flags(
     drop_env: str = "",
     command_caps: int = 0,
     open_files: int | None = None,
+    gvisor: bool = False,
 ) -> list[str]:
     """Return the agent's command-line arguments.
 
@@ -53,7 +54,8 @@ def agent_flags(
     except the loopback, which needs CAP_NET_ADMIN. Commands do not inherit variables whose names begin
     with `drop_env`. `command_caps` is a mask of capabilities that root's commands keep. `open_files` is
     a command's limit of open files. It is below the agent's own limit, so that other processes of the
-    agent's user cannot stop the agent from passing descriptors.
+    agent's user cannot stop the agent from passing descriptors. With `gvisor`, where a command of the
+    agent's user could end the agent, there is none, and whoever reaches `listen_path` may connect.
     """
     flags = [] if spec.workdir is None else [f"--workdir={spec.workdir}"]
     if user or spec.user:
@@ -68,6 +70,8 @@ def agent_flags(
         flags.append(f"--command-caps={command_caps}")
     if open_files is not None:
         flags.append(f"--open-files={open_files}")
+    if gvisor:
+        flags.append("--gvisor")
     if owner_by_socket:
         flags.append("--owner=socket")
     if lease is not None:

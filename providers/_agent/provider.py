@@ -4,7 +4,7 @@ import asyncio
 import errno
 import math
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import ClassVar, Generic, TypeVar
 
@@ -27,6 +27,7 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.files import FilesProvider
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
@@ -34,7 +35,16 @@ from sandboxkit.providers._agent.link import Greeting
 from sandboxkit.providers._agent.metering import read_usage
 from sandboxkit.providers._agent.ports import PortsProvider
 from sandboxkit.providers._agent.refusals import refused
-from sandboxkit.types import Command, Exit, FileInfo, Interpreter, SandboxState, Usage
+from sandboxkit.providers._agent.series import execute_each
+from sandboxkit.types import (
+    Command,
+    CommandSeries,
+    Exit,
+    Interpreter,
+    ProcessResult,
+    SandboxState,
+    Usage,
+)
 
 __all__ = ["AgentProvider"]
 
@@ -49,7 +59,7 @@ _Lost = type[OutcomeUnknownError] | type[ProviderUnavailableError]
 InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
-class AgentProvider(PortsProvider, Generic[InstanceT]):
+class AgentProvider(FilesProvider, PortsProvider, Generic[InstanceT]):
     """`Provider` minus `create`, `list`, `delete` and `_connect`, which a subclass implements.
 
     A subclass's `create` starts `BINARY *agent_flags(spec, ...)` as PID 1 of the sandbox,
@@ -391,6 +401,12 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         except (ConnectionEndedError, SilentError, CallError) as error:
             raise await self._explained(error, sandbox_id, client, None, once=True) from error
 
+    async def exec_each(
+        self, sandbox_id: str, command: Command, series: CommandSeries
+    ) -> "list[ProcessResult]":
+        async with self._call(sandbox_id) as client:
+            return await execute_each(client, command, series)
+
     async def workdir(self, sandbox_id: str) -> str:
         return (await self._client(sandbox_id)).workdir
 
@@ -408,41 +424,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-
-    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
-        async with self._call(sandbox_id, path) as client:
-            return await requests.read_file(client, path, max_bytes)
-
-    async def write_file(
-        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
-    ) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.write_file(client, path, data, mode)
-
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.put_archive(client, path, tar)
-
-    async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        async with self._call(sandbox_id, path) as client:
-            archive = requests.get_archive(client, path)
-            try:
-                async for chunk in archive:
-                    yield chunk
-            finally:
-                await archive.aclose()
-
-    async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
-        async with self._call(sandbox_id, path) as client:
-            return await requests.list_dir(client, path)
-
-    async def stat(self, sandbox_id: str, path: str) -> FileInfo:
-        async with self._call(sandbox_id, path) as client:
-            return await requests.stat(client, path)
-
-    async def remove(self, sandbox_id: str, path: str, *, recursive: bool) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.remove(client, path, recursive)
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         if not (lifetime > 0 and math.isfinite(lifetime)):

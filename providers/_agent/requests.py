@@ -2,7 +2,7 @@
 
 import errno
 import struct
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -19,13 +19,13 @@ from sandboxkit.errors import (
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient, AgentStream
+from sandboxkit.providers._agent.exec_frame import exec_payload
 from sandboxkit.providers._agent.failures import CallError
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
-from sandboxkit.providers._agent.kept import KeptContent
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
     Command,
-    CommandSetup,
+    CommandSeries,
     CommandUsage,
     Ending,
     Exit,
@@ -33,7 +33,6 @@ from sandboxkit.types import (
     FileType,
     Interpreter,
     PtySize,
-    ResourceName,
     StdinItem,
     WholeInput,
 )
@@ -43,8 +42,8 @@ __all__ = [
     "SETS_UP",
     "ProcessorUsage",
     "Stats",
-    "exec_payload",
     "execute",
+    "exit_of",
     "follow",
     "get_archive",
     "hello",
@@ -64,17 +63,12 @@ __all__ = [
 ]
 
 _BESIDE_OWNER = 2
-_FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON, _FLAG_SETUP = 1, 2, 4, 8
 PAUSED = errno.EHOSTDOWN
 """The errno of requests that the agent refuses because the sandbox is paused."""
 SETS_UP = 17
 """The number that an agent lists among its calls if an EXEC may have a setup."""
 _KEEPS = 19
 """The number that it lists if it keeps the contents of files that later commands bring again."""
-_KEEP_CONTENT = 1 << 16
-_RLIMITS: dict[ResourceName, int] = {"cpu": 0, "fsize": 1, "stack": 3, "core": 4}
-"""Linux's numbers of the resources."""
-_NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 (
     _READ,
     _WRITE,
@@ -93,7 +87,7 @@ _NO_LIMIT = 0xFFFFFFFFFFFFFFFF
 _PAUSE = 18
 _KEEP_MODE = 0xFFFFFFFF
 _RUNNING, _USED = struct.Struct(">IQ"), struct.Struct(">QQ?Q")
-_EXIT, _RLIMIT = struct.Struct(">IBQQQI"), struct.Struct(">BQQ")
+_EXIT = struct.Struct(">IBQQQI")
 _ENDINGS = {0: Ending.EXITED, 1: Ending.SIGNAL, 2: Ending.OUT_OF_MEMORY}
 _KILLED = 128 + 9
 _UNKNOWN, _UNKNOWN_32 = 0xFFFFFFFFFFFFFFFF, 0xFFFFFFFF
@@ -134,63 +128,29 @@ def hello(
     )
 
 
-def exec_payload(
-    command: Command, code: str | None = None, kept: Mapping[bytes, KeptContent] | None = None
-) -> bytes:
-    """Return the payload of the EXEC that starts a command, or with `code` a job of the interpreter.
-
-    `kept` are the contents of the command's files that the agent keeps.
-    """
-    pty = command.pty or PtySize()
-    flags = (_FLAG_STDIN if command.stdin is not None else 0) | (_FLAG_PTY if command.pty else 0)
-    if code is not None:
-        flags |= _FLAG_PYTHON
-    if command.setup is not None:
-        flags |= _FLAG_SETUP
-    return b"".join(
-        (
-            frames.strings(command.argv),
-            frames.strings(f"{name}={value}" for name, value in command.env.items()),
-            frames.string(command.cwd or ""),
-            frames.string(command.user or ""),
-            struct.pack(">BHH", flags, pty.rows, pty.cols),
-            b"" if code is None else frames.string(code),
-            b"" if command.setup is None else _setup(command.setup, kept or {}),
-        )
-    )
-
-
-def _setup(setup: CommandSetup, kept: Mapping[bytes, KeptContent]) -> bytes:
-    parts = [bytes([len(setup.rlimits)])]
-    for name, values in setup.rlimits.items():
-        soft, hard = (_NO_LIMIT if value is None else value for value in values)
-        parts.append(_RLIMIT.pack(_RLIMITS[name], soft, hard))
-    parts.append(len(setup.files).to_bytes(4, "big"))
-    for file in setup.files:
-        mode, content = _KEEP_MODE if file.mode is None else file.mode, file.content
-        if file.reused and file.mode is not None and (known := kept.get(content)):
-            mode |= _KEEP_CONTENT
-            content = known.number.to_bytes(4, "big") + (b"" if known.there else content)
-        parts += (frames.string(file.path), mode.to_bytes(4, "big"), frames.string(content))
-    return b"".join(parts)
-
-
 async def execute(
-    client: AgentClient, command: Command, output: Output, code: str | None = None
+    client: AgentClient,
+    command: Command,
+    output: Output,
+    code: str | None = None,
+    series: CommandSeries | None = None,
 ) -> Exit:
     """Run a command as `Provider.exec` specifies; cancelling it kills the command's process tree.
 
-    With `code`, run that Python code in a fork of the interpreter instead.
+    With `code`, run that Python code in a fork of the interpreter instead. With `series`, run the command
+    once for each of its inputs; the output is the records of PROTOCOL.md, and the Exit says nothing.
 
     The usage fields `throttled_seconds` and `oom_kills` are set only if the agent can read the sandbox's
     control group. An owner that can read the group from outside sets them, and decides the ending of a
     command that died of SIGKILL.
     """
-    command, stdin = await _without_large_files(client, command), command.stdin
+    stdin = command.stdin
+    if series is None:
+        command = await _without_large_files(client, command)
     along = stdin.data if isinstance(stdin, WholeInput) and len(stdin.data) <= MOST_ALONG else None
     kept = client.kept.of(command) if _KEEPS in client.calls else {}
     try:
-        stream = client.open(Kind.EXEC, exec_payload(command, code, kept), along)
+        stream = client.open(Kind.EXEC, exec_payload(command, code, kept, series), along)
     except ValueError as error:
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
     sent_again = [each for each in kept.values() if each.there]
@@ -202,7 +162,7 @@ async def execute(
             raise
         for each in sent_again:
             each.there = False
-        return await execute(client, command, output, code)
+        return await execute(client, command, output, code, series)
     for each in kept.values():
         each.there = True
     return ended
@@ -269,7 +229,8 @@ def _not_started(
     return CommandStartError(f"{error}; {remedy}" if remedy else str(error), errno=error.errno)
 
 
-def _exit(payload: bytes) -> Exit:
+def exit_of(payload: bytes) -> Exit:
+    """Decode the payload of EXIT."""
     status, how, processor, peak, throttled, oom_kills = _EXIT.unpack(payload)
     ending: Ending | None = _ENDINGS[how]
     if ending is Ending.SIGNAL and status == _KILLED and oom_kills == _UNKNOWN_32:
@@ -294,7 +255,7 @@ async def _collect(stream: AgentStream, output: Output) -> Exit:
     while True:
         frame = await stream.receive()
         if frame.kind == Kind.EXIT:
-            return _exit(frame.payload)
+            return exit_of(frame.payload)
         await output("stdout" if frame.kind == Kind.STDOUT else "stderr", frame.payload)
         await stream.consumed(len(frame.payload))
 
@@ -418,9 +379,12 @@ async def renew(client: AgentClient, lifetime: float) -> None:
     await _result(_call(client, _RENEW, struct.pack(">d", lifetime)))
 
 
-async def pause(client: AgentClient, paused: bool) -> None:
-    """Stop all programs of the sandbox, or let them go on."""
-    await _result(_call(client, _PAUSE, bytes([paused])))
+async def pause(client: AgentClient, paused: bool, *, while_connected: bool = False) -> None:
+    """Stop all programs of the sandbox, or let them go on.
+
+    With `while_connected` they also go on when the connection of this client ends.
+    """
+    await _result(_call(client, _PAUSE, bytes([2 if paused and while_connected else paused])))
 
 
 async def logs(client: AgentClient) -> bytes:
