@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from sandboxkit.providers import _gvisor
 from sandboxkit.providers.docker import _container
 from sandboxkit.types import SandboxInfo
 
@@ -42,13 +43,27 @@ def described(sandbox_id: str, answer: Any) -> SandboxInfo | None:
     return _container.sandbox_info(sandbox_id, state, labels, image, created)
 
 
+def agent_socket(answer: Any) -> str:
+    """Return the address of the agent's socket in an inspected container."""
+    folders = answer["HostConfig"].get("Tmpfs") or {}
+    return _gvisor.SOCKET if _gvisor.SOCKET_FOLDER in folders else _container.AGENT_SOCKET
+
+
 def is_gone(answer: Any) -> bool:
     """Whether the wait for a removal ended with the container removed, not with an error."""
     return isinstance(answer["StatusCode"], int) and not answer.get("Error")
 
 
 _TOGETHER_NS = 2_000_000_000
+KILLED = "its agent was killed (exit status"
+_BY_SIGNAL = (137, 143)
+"""Exit statuses of a container that SIGKILL or SIGTERM ended."""
 OUT_OF_MEMORY = "it ran out of memory; raise memory_mb"
+
+
+def ended_itself(reason: str) -> bool:
+    """Whether `last_words` found that a container's first process ended, and that no signal ended it."""
+    return reason.startswith(KILLED) and not reason.endswith(tuple(f" {n})" for n in _BY_SIGNAL))
 
 
 def last_words(api: Any, sandbox_id: str) -> str:
@@ -70,4 +85,4 @@ def last_words(api: Any, sandbox_id: str) -> str:
     # An older OOM event is that of a single command, which the sandbox survived.
     if "oom" in seen and abs(seen["oom"]["timeNano"] - died["timeNano"]) < _TOGETHER_NS:
         return OUT_OF_MEMORY
-    return f"its agent was killed (exit status {died['Actor']['Attributes'].get('exitCode')})"
+    return f"{KILLED} {died['Actor']['Attributes'].get('exitCode')})"

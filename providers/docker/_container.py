@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers import _agent, _rules
+from sandboxkit.providers import _agent, _gvisor, _rules
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
 from sandboxkit.providers._rules import STRICT, Rule, at_least, is_root
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
@@ -110,6 +110,7 @@ def device_requests(gpu: str | None) -> list[dict[str, object]]:
 
 
 RULES = (
+    *_gvisor.RULES,
     Rule(
         "disk_mb",
         "its storage driver cannot limit a writable root; use profile='strict'",
@@ -153,9 +154,10 @@ def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def runs_as_root(spec: SandboxSpec, image: ContainerImage) -> bool:
-    """Whether commands that name no user run as root; with profile="strict" they never do."""
+    """Whether commands that name no user run as root; with profile="strict" or gVisor they never do."""
     user = spec.user or image.user
-    return spec.profile != "strict" and (not user or is_root(user))
+    never = spec.profile == "strict" or spec.isolation == "gvisor"
+    return not never and (not user or is_root(user))
 
 
 def own_user(security: Iterable[str]) -> str:
@@ -184,7 +186,7 @@ def create_body(
 ) -> dict[str, object]:
     """Return the body of Docker's create call.
 
-    `own_user` runs commands with profile="strict" if neither the spec nor the image names a user
+    `own_user` runs commands with profile="strict" or gVisor if neither the spec nor the image names a user
     other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
     sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in Docker's words.
     Raises ConfigurationError for an image with volumes and profile="strict".
@@ -219,7 +221,7 @@ def create_body(
         "OomScoreAdj": 500,
         "PidsLimit": (spec.pids or _PIDS) + _AGENT_PIDS,
         "RestartPolicy": {"Name": "no"},
-        "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp()}"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp(spec.isolation == 'gvisor')}"],
         "ShmSize": _SHM_MB * _MIB,
         "Ulimits": [
             {"Name": "nofile", "Soft": 2 * _OPEN_FILES, "Hard": 2 * _OPEN_FILES},
@@ -227,13 +229,18 @@ def create_body(
             {"Name": "memlock", "Soft": 64 * 1024, "Hard": 64 * 1024},
         ],
     }
+    folders: dict[str, str] = {}
+    gvisor = spec.isolation == "gvisor"
+    if gvisor:
+        host["PidsLimit"] = _gvisor.PIDS
+        folders[_gvisor.SOCKET_FOLDER] = "rw,noexec,nosuid,nodev,size=64k,mode=0700"
+    if (gvisor or spec.profile == "strict") and (user is None or is_root(user)):
+        user = own_user
     if spec.cpus is not None:
         host["NanoCpus"] = int(spec.cpus * 1e9)
     if runtime is not None:
         host["Runtime"] = runtime
     if spec.profile == "strict":
-        if user is None or is_root(user):
-            user = own_user
         if image.volumes:
             raise ConfigurationError(
                 f"profile='strict' cannot use image {image.reference!r}: it declares the volumes "
@@ -241,7 +248,10 @@ def create_body(
                 provider="docker",
             )
         host["ReadonlyRootfs"] = True
-        host |= _strict_space(spec)
+        space, host["ShmSize"] = _strict_space(spec)
+        folders |= space
+    if folders:
+        host["Tmpfs"] = folders
     if spec.reuse == "reset":
         # Otherwise the next job could see closed connections (TIME_WAIT) for a minute.
         host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}
@@ -256,8 +266,9 @@ def create_body(
         "Cmd": agent_flags(
             spec,
             user=user,
-            listen_path=AGENT_SOCKET,
+            listen_path=_gvisor.SOCKET if gvisor else AGENT_SOCKET,
             open_files=_OPEN_FILES,
+            gvisor=gvisor,
             command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
         ),
         "Healthcheck": {"Test": ["NONE"]},
@@ -278,21 +289,22 @@ def strict_folders(spec: SandboxSpec) -> list[str]:
     return sorted({"/tmp", spec.workdir or DEFAULT_WORKDIR})
 
 
-def _strict_space(spec: SandboxSpec) -> dict[str, object]:
-    """Return mounts for the only writable folders: /tmp, the workdir and /dev/shm share disk_mb."""
+def _strict_space(spec: SandboxSpec) -> tuple[dict[str, str], int]:
+    """Return mounts for the only writable folders, and the bytes of /dev/shm: they share disk_mb."""
     kib = (spec.disk_mb or _STRICT_DISK_MB) * 1024
     shm = min(_SHM_MB * 1024, kib // 8)
     folders = strict_folders(spec)
     each = (kib - shm) // len(folders)
     options = f"rw,exec,nosuid,nodev,size={each}k,nr_inodes={_INODES},mode=1777"
-    return {"Tmpfs": dict.fromkeys(folders, options), "ShmSize": shm * 1024}
+    return dict.fromkeys(folders, options), shm * 1024
 
 
 @cache
-def _seccomp() -> str:
+def _seccomp(gvisor: bool) -> str:
     """Return the profile's JSON, because the daemon does not read files of its clients."""
     path = Path(next(iter(_agent.__path__))) / "seccomp.json"
-    return json.dumps(json.loads(path.read_text()), separators=(",", ":"))
+    profile = _gvisor.seccomp() if gvisor else json.loads(path.read_text())
+    return json.dumps(profile, separators=(",", ":"))
 
 
 def sandbox_info(

@@ -34,7 +34,9 @@ class DaemonInfo:
     """The machine name of uname, such as x86_64."""
     cpus: int
     version: str
-    runtimes: tuple[str, ...]
+    runtimes: Mapping[str, tuple[str, ...]]
+    """The name of each runtime, and its program or shim with the arguments."""
+    default_runtime: str
     security: tuple[str, ...]
 
 
@@ -174,6 +176,13 @@ def _info(answer: Any) -> DaemonInfo:
         architecture=str(answer["Architecture"]),
         cpus=int(answer.get("NCPU") or 1),
         version=str(answer.get("ServerVersion", "")),
-        runtimes=tuple(answer.get("Runtimes") or ()),
+        runtimes={
+            str(name): (
+                str(each.get("path") or each.get("runtimeType") or name),
+                *(each.get("runtimeArgs") or ()),
+            )
+            for name, each in (answer.get("Runtimes") or {}).items()
+        },
+        default_runtime=str(answer.get("DefaultRuntime") or "runc"),
         security=tuple(answer.get("SecurityOptions") or ()),
     )

@@ -6,7 +6,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
@@ -33,9 +34,11 @@ from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
 from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._diagnosis import diagnosis
 from sandboxkit.providers.docker._direct import DirectConnections, DirectRoute
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import is_status
+from sandboxkit.providers.docker._gvisor import OtherKernelError, Runtimes
 from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
 from sandboxkit.providers.docker._memory_folders import UNPACK
@@ -43,7 +46,7 @@ from sandboxkit.providers.docker._mounts import MISSING, DockerMounts
 from sandboxkit.providers.docker._removals import Removals
 from sandboxkit.providers.docker._snapshots import DockerSnapshots
 from sandboxkit.providers.docker._stream import AttachStream
-from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, StreamName
+from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SnapshotKind, StreamName
 
 __all__ = ["DockerProvider"]
 
@@ -65,6 +68,8 @@ class DockerInstance(Instance):
     owned: bool = False
     """Whether the agent ends the sandbox when its owner disconnects."""
     way: DirectRoute = field(default_factory=DirectRoute)
+    gvisor: bool = False
+    """Whether this provider created it with gVisor."""
 
 
 class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
@@ -89,8 +94,8 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
     ) -> None:
         """`base_url` is the daemon's address, by default that of DOCKER_HOST or the docker context.
 
-        `runtime` is one of the daemon's, such as "runsc". network="internet" joins
-        `docker_network`. `capabilities` are for commands that run as root; installing packages
+        `runtime` is one of the daemon's, such as "crun"; isolation="gvisor" finds gVisor's.
+        network="internet" joins `docker_network`. `capabilities` are for commands that run as root; installing packages
         needs ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"). `timeout` limits (s) each
         answer of the daemon; a creation fails after at most six times that, besides its wait in
         the queue and the image's pull. `on_pull` is called in a worker thread. Raises
@@ -103,6 +108,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         self._by_daemon: set[str] = set()
         """References of images whose sandboxes need the daemon to write /etc/hosts."""
         self._runtime = runtime
+        self._runtimes = Runtimes()
         self._network = docker_network
         self._capabilities = _container.check_capabilities(capabilities)
         self._timeout = timeout
@@ -111,7 +117,15 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         self._removals = Removals(self.delete)
 
     def check(self, spec: SandboxSpec) -> None:
-        _container.check(spec)
+        _container.check(self._named(spec))
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        super().check_snapshot(self._named(spec), kind)
+
+    def _named(self, spec: SandboxSpec) -> SandboxSpec:
+        """Return the spec as the runtime's name has it; `create` asks the daemon."""
+        named = (self._runtime or "").startswith("runsc")
+        return replace(spec, isolation="gvisor") if named else spec
 
     async def create(self, spec: SandboxSpec) -> str:
         sandbox_id = await self._create(spec)
@@ -141,10 +155,12 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         self.check(spec)
         self._daemon.reopen()
         self._removals.retry()
+        info = await self._daemon.info()
+        spec, _ = self._runtimes.settle(spec, self._runtime, info)
         reference = spec.image or _default_image()
         if self._starts is None:
             # More concurrent starts do not raise the throughput; each only takes longer.
-            self._starts = anyio.CapacityLimiter(4 * (await self._daemon.info()).cpus)
+            self._starts = anyio.CapacityLimiter(4 * info.cpus)
         image = await self._image(spec, reference)
         try:
             await self._mounts.ensure(image.reference, spec.mounts)
@@ -167,7 +183,9 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         async with starts:
             limit = _START_ANSWERS * self._timeout
             with anyio.move_on_after(limit):
-                return await self._started(spec, image)
+                with suppress(OtherKernelError):
+                    return await self._started(spec, image)
+                return await self._started(spec, image)  # its runtime's kernel is known now
         raise ProviderUnavailableError(
             f"Docker at {self._daemon.endpoint.url} did not start a sandbox within {limit:g} s: it is "
             "overloaded, or hangs; see its log, or give a larger timeout=",
@@ -195,12 +213,14 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         volume: FilledVolume,
         hosts: Hosts,
     ) -> str:
+        info = await self._daemon.info()
+        spec, runtime = self._runtimes.settle(spec, self._runtime, info)
         body = _container.create_body(
             spec,
             image,
-            own_user=_container.own_user((await self._daemon.info()).security),
+            own_user=_container.own_user(info.security),
             agent_volume=volume.name,
-            runtime=self._runtime,
+            runtime=runtime,
             network=self._network,
             capabilities=self._capabilities,
             endpoint=hosts is Hosts.DAEMON,
@@ -210,6 +230,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         # Chosen here, so that the container can be removed even if the answer to its creation is lost.
         name = f"sandboxkit-{secrets.token_hex(8)}"
         instance = self._instance(name)
+        instance.gvisor = spec.isolation == "gvisor"
         stream: ByteStream | None = None
         answered = False
         try:
@@ -238,6 +259,8 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                     raise _AgentMissingError(str(error), provider=self.name) from error
                 raise
             owner = await self._attach(name, stream, config_of(spec))
+            version = partial(self.read_file, name, "/proc/version", max_bytes=4096)
+            await self._runtimes.prove(spec, runtime, info, version)
             if not spec.detach:
                 instance.owned = True
             with suppress(SandboxError):  # the stream through the daemon still works
@@ -351,13 +374,15 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             return direct
+
+        def connect(api: Any) -> str:
+            socket = _answers.agent_socket(api.inspect_container(sandbox_id))
+            argv = [AGENT_PATH, "connect", socket]
+            return str(api.exec_create(sandbox_id, argv, stdin=True, user="0:0")["Id"])
+
         try:
             started = await self._daemon.call(
-                lambda api: str(
-                    api.exec_create(
-                        sandbox_id, [AGENT_PATH, "connect", AGENT_SOCKET], stdin=True, user="0:0"
-                    )["Id"]
-                ),
+                connect,
                 what="connect to a sandbox",
                 sandbox_id=sandbox_id,
                 allow=lambda error: is_status(error, 409),
@@ -429,6 +454,9 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
             provider=self.name,
             sandbox_id=sandbox_id,
             out_of_memory=reason == _answers.OUT_OF_MEMORY,
+            # Commands cannot signal the agent. gVisor itself ends when its programs use up its threads. A
+            # signal from outside, as of the machine's OOM killer, has another status.
+            by_command=self._known(sandbox_id).gvisor and _answers.ended_itself(reason),
         )
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:
@@ -441,38 +469,11 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         await self._mounts.volumes.remove(name)
 
     async def diagnose(self) -> Diagnosis:
-        isolation = "container: own namespaces, no capability, seccomp; the kernel is shared"
-        if self._runtime is not None:
-            isolation = f"container under the runtime {self._runtime!r}"
-        try:
-            info = await self._daemon.info()
-        except SandboxError as error:
-            return Diagnosis(False, isolation, "no daemon", str(error))
-        detail = f"Docker {info.version} at {self._daemon.endpoint.url}, {info.architecture}"
-        if self._runtime is not None and self._runtime not in info.runtimes:
-            return Diagnosis(
-                available=False,
-                isolation=isolation,
-                detail=f"{detail}; its runtimes: {', '.join(info.runtimes)}",
-                remedy=f"install the runtime {self._runtime!r} and name it in daemon.json",
-            )
-        if not any("name=seccomp" in option for option in info.security):
-            return Diagnosis(
-                available=True,
-                isolation=isolation,
-                detail=f"{detail}; without seccomp",
-                remedy="use a kernel and a daemon with seccomp",
-            )
-        image = _default_image()
-        missing = not await self._images.present(image)
-        return Diagnosis(
-            available=True,
-            isolation=isolation,
-            detail=detail,
-            remedy=f"the default image {image!r} will be pulled on first use; "
-            "set SANDBOXKIT_DOCKER_IMAGE to use another"
-            if missing
-            else "",
+        async def start(spec: SandboxSpec) -> None:
+            await self.delete(await self.create(spec))
+
+        return await diagnosis(
+            self._daemon, self._runtime, _default_image(), self._images.present, start
         )
 
     async def aclose(self) -> None:

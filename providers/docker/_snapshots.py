@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.providers._gvisor import SOCKET_FOLDER
 from sandboxkit.providers.docker import _memory_folders
 from sandboxkit.providers.docker._container import ID_PATTERN, ContainerImage, strict_folders
 from sandboxkit.providers.docker._daemon import Daemon
@@ -47,6 +49,12 @@ class DockerSnapshots(Provider):
     _daemon: Daemon
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        if spec.isolation == "gvisor" and spec.snapshot is None:
+            raise ConfigurationError(
+                "isolation='gvisor': gVisor may hold files that Docker's commit does not see; take the "
+                "snapshot in a sandbox without isolation=, and start gVisor sandboxes from it",
+                provider=self.name,
+            )
         if kind != "files":
             raise ConfigurationError(
                 f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'",
@@ -69,7 +77,10 @@ class DockerSnapshots(Provider):
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
-        self.check_snapshot(SandboxSpec(profile=about["profile"]), kind)
+        kept = SandboxSpec(profile=about["profile"])
+        if about.pop("gvisor"):
+            kept = replace(kept, isolation="gvisor")
+        self.check_snapshot(kept, kind)
         if volumes := about.pop("volumes"):
             raise ConfigurationError(
                 f"sandbox {sandbox_id!r} cannot be kept: its image declares the volumes {volumes}, which a "
@@ -239,6 +250,7 @@ def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]
         "below": int((api.inspect_image(base) if is_strict else image)["Size"]),
         "parent": f"snapshot-{match[1]}" if match else None,
     }
+    about["gvisor"] = SOCKET_FOLDER in (container["HostConfig"].get("Tmpfs") or {})
     return list(container["Config"].get("Labels") or ()), about
 
 

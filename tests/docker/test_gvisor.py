@@ -1,0 +1,141 @@
+"""gVisor as the isolation of docker's sandboxes: chosen by an option, and refused where it cannot hold."""
+
+from dataclasses import replace
+
+import pytest
+
+from sandboxkit import ConfigurationError, Operation, SandboxError, Session
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.docker._answers import ended_itself
+from sandboxkit.providers.docker._daemon import DaemonInfo
+from sandboxkit.providers.docker._gvisor import Runtimes
+from sandboxkit.types import SandboxSpec
+from tests.docker.conftest import Box, containers
+from tests.docker_here import require_gvisor
+
+HERE = DaemonInfo(
+    architecture="x86_64",
+    cpus=2,
+    version="",
+    runtimes={"runc": ("runc",)},
+    default_runtime="runc",
+    security=(),
+)
+OFFLINE = replace(HERE, runtimes={"runc": ("runc",), "g": ("/opt/runsc", "--network=none")})
+GVISOR = SandboxSpec(isolation="gvisor")
+
+
+def with_shim(name: str) -> DaemonInfo:
+    return replace(HERE, runtimes={"runc": ("runc",), "x": (name,)})
+
+
+def test_the_daemons_runtime_is_found_by_its_program() -> None:
+    plain = SandboxSpec()
+    settle = Runtimes().settle
+    assert settle(plain, None, OFFLINE) == (plain, None)
+    assert settle(GVISOR, None, OFFLINE) == (GVISOR, "g")
+    assert settle(GVISOR, None, with_shim("io.containerd.runsc.v1")) == (GVISOR, "x")
+    # A runtime of the provider's own choice, or the daemon's default, counts as gVisor as well.
+    assert settle(plain, "g", OFFLINE) == (GVISOR, "g")
+    default = replace(OFFLINE, default_runtime="g")
+    assert settle(plain, None, default) == (GVISOR, "g")
+    with pytest.raises(ConfigurationError, match="pids=64"):
+        settle(SandboxSpec(pids=64), None, default)
+    for runtime, info in ((None, HERE), ("runc", OFFLINE), (None, with_shim("/opt/wrapper"))):
+        with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*install runsc"):
+            settle(GVISOR, runtime, info)
+    online = SandboxSpec(isolation="gvisor", network="internet")
+    with pytest.raises(ConfigurationError, match=r"network='internet'.*--network=none"):
+        settle(online, None, OFFLINE)
+    assert settle(online, None, with_shim("/opt/runsc")) == (online, "x")
+
+
+@pytest.mark.anyio
+async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(tag: str) -> None:
+    require_gvisor()
+    spec = SandboxSpec(tags={"test": tag})
+    for runtime, isolation in (("runsc", None), ("runsc", "gvisor"), ("runc", "gvisor")):
+        provider = DockerProvider(runtime=runtime)
+        info = await provider._daemon.info()
+        assert info.default_runtime == "runc"
+        # The daemon does have this runtime: only the name of its program is not what tells.
+        wrapper = {runtime: ("/opt/wrapper", *info.runtimes[runtime][1:])}
+        provider._daemon._info = replace(info, runtimes={**info.runtimes, **wrapper})
+        wanted = replace(spec, isolation="gvisor") if isolation else spec
+        try:
+            if runtime == "runc":
+                with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*runc"):
+                    await provider.create(wanted)
+                continue
+            box = Box(provider, await provider.create(wanted))
+            try:
+                assert len(containers(tag)) == 1
+                status, said, _ = await box.run("sh", "-c", "uname -r; id -u")
+            finally:
+                await provider.delete(box.id)
+            kernel, uid = said.split()
+            assert (status, kernel) == (0, "4.4.0")
+            assert uid != "0"
+        finally:
+            await provider.aclose()
+
+
+def test_what_gvisor_cannot_do_is_refused_before_anything_is_made() -> None:
+    with Session("docker", isolation="gvisor") as session:
+        with pytest.raises(ConfigurationError, match="user='root'"):
+            session.sandbox(user="root")
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+        with pytest.raises(ConfigurationError, match="mounts='/data'"):
+            session.sandbox(mounts={"/data": "volume:v"})
+        with pytest.raises(ConfigurationError, match="reuse='reset'"):
+            session.sandbox(profile="strict", reuse="reset")
+        with pytest.raises(ConfigurationError, match="isolation='gvisor'"):
+            session.sandbox().snapshot().result(30)
+
+
+def test_a_session_with_gvisor_runs_in_its_kernel_and_nothing_as_root() -> None:
+    require_gvisor()
+    with Session("docker", isolation="gvisor", profile="strict") as session:
+        sandbox = session.sandbox()
+        assert "4.4.0" in sandbox.exec(["uname", "-r"], check=True).result(60).stdout
+        assert sandbox.exec(["id", "-u"]).result(60).stdout.strip() != "0"
+        # Each stream can be opened by its name, although gVisor's pipes have no modes.
+        assert sandbox.exec(["sh", "-c", "echo x > /dev/stderr"]).result(60).stderr == "x\n"
+        with pytest.raises(SandboxError, match="nothing runs as the agent's user"):
+            sandbox.exec(["true"], user="root").result(60)
+        # The root is read-only, and what may be written is bounded.
+        assert sandbox.exec(["sh", "-c", "echo x > /usr/x"]).result(60).returncode != 0
+
+
+def test_the_doctor_starts_a_sandbox_with_gvisor() -> None:
+    require_gvisor()
+    provider = DockerProvider()
+    found = Operation(provider.diagnose()).result(120)
+    Operation(provider.aclose()).result(30)
+    assert "gVisor is the runtime 'runsc', in which a sandbox starts and ends in " in found.detail
+
+
+def test_a_sandbox_with_gvisor_starts_from_a_snapshot_but_as_nobody_who_is_root() -> None:
+    require_gvisor()
+    with Session("docker", user="root", network="none") as plain:
+        before = plain.sandbox()
+        script = "echo kept >/kept; echo toor:x:0:0::/:/bin/sh >>/etc/passwd"
+        before.exec(["sh", "-c", script], check=True).result(60)
+        snapshot = before.snapshot(ttl=600).result(60)
+    try:
+        with Session("docker", isolation="gvisor", snapshot=snapshot) as session:
+            sandbox = session.sandbox()
+            assert sandbox.exec(["cat", "/kept"]).result(60).stdout == "kept\n"
+            with pytest.raises(ConfigurationError, match="isolation='gvisor'"):
+                sandbox.snapshot().result(60)
+            with pytest.raises(SandboxError, match="nothing runs as root"):
+                session.sandbox(user="toor").exec(["true"]).result(60)
+    finally:
+        snapshot.delete().result(60)
+
+
+def test_an_end_by_a_signal_from_outside_is_not_of_the_commands() -> None:
+    assert ended_itself("its agent was killed (exit status 2)")
+    assert not ended_itself("its agent was killed (exit status 137)")
+    assert not ended_itself("it ran out of memory; raise memory_mb")
