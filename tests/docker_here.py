@@ -18,6 +18,19 @@ def require_docker() -> str:
     return os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
 
 
+def require_gvisor() -> None:
+    """Without the runtime `runsc` the test is skipped, or fails where CI requires Docker."""
+    require_docker()
+    found = subprocess.run(
+        ["docker", "info", "--format", "{{json .Runtimes}}"], capture_output=True, text=True
+    )
+    if '"runsc"' not in found.stdout:
+        problem = "no gVisor: install runsc and run scripts/dockerd.sh"
+        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+
+
 @functools.cache
 def docker_problem() -> str:
     """Why Docker or the test image cannot be used; empty when both can."""

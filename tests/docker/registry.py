@@ -1,5 +1,6 @@
 """An image registry on loopback with one small image, as much of the protocol as a pull needs."""
 
+import base64
 import gzip
 import hashlib
 import io
@@ -18,9 +19,10 @@ def _digest(data: bytes) -> str:
 
 
 class Registry:
-    """Serves `image`; answers 404 for every other name."""
+    """Serves `image`, to `me` alone if there is a password; answers 404 for every other name."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: str = "") -> None:
+        allowed = "Basic " + base64.b64encode(f"me:{password}".encode()).decode()
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             member = tarfile.TarInfo("hello.txt")
@@ -66,7 +68,12 @@ class Registry:
 
             def do_GET(self) -> None:
                 data, kind = pages.get(self.path, (b"", ""))
-                self.send_response(200 if kind else 404)
+                if password and self.headers["Authorization"] != allowed:
+                    data, kind = b"", ""
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", 'Basic realm="images"')
+                else:
+                    self.send_response(200 if kind else 404)
                 self.send_header("Content-Type", kind or "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.send_header("Docker-Content-Digest", _digest(data))

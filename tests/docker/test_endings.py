@@ -36,16 +36,6 @@ async def test_a_memory_hog_is_out_of_memory(small: Box) -> None:
     assert (done.status, done.ending, done.usage.oom_kills) == (137, Ending.OUT_OF_MEMORY, 1)
 
 
-async def test_a_program_that_kills_itself_died_of_a_signal(small: Box) -> None:
-    done = await ended(small, "import os; os.kill(os.getpid(), 9)")
-    assert (done.status, done.ending, done.usage.oom_kills) == (137, Ending.SIGNAL, 0)
-
-
-async def test_exit_137_is_an_exit(small: Box) -> None:
-    done = await ended(small, "raise SystemExit(137)")
-    assert (done.status, done.ending) == (137, Ending.EXITED)
-
-
 async def test_a_busy_program_past_its_share_was_throttled(small: Box) -> None:
     code = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
     throttled = (await ended(small, code)).usage.throttled_seconds

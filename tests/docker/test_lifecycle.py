@@ -27,22 +27,6 @@ from tests.docker.tcp_bridge import TcpBridge
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_sandbox_runs_commands_and_is_gone_after_delete(
-    provider: DockerProvider, tag: str
-) -> None:
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-    box = Box(provider, sandbox_id)
-    assert await box.python("print(6 * 7)") == "42"
-    assert await box.run("sh", "-c", "echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
-    await provider.delete(sandbox_id)
-    await provider.delete(sandbox_id)
-    assert await listed(provider, tag) == []
-    with pytest.raises(SandboxNotFoundError):
-        await provider.get(sandbox_id)
-    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
-        await box.run("true")
-
-
 async def test_everything_works_over_tcp(bridge: TcpBridge, tag: str) -> None:
     provider = DockerProvider(base_url=bridge.url)
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
@@ -290,23 +274,6 @@ print(await provider.create(spec), flush=True)
     assert await box.python("print('alive')") == "alive"
     assert (await provider.get(sandbox_id)).state is SandboxState.RUNNING
     await until_gone(provider, tag, within=12)
-
-
-async def test_another_process_reaches_a_sandbox_by_its_id(
-    provider: DockerProvider, box: Box, tag: str
-) -> None:
-    await provider.write_file(box.id, "/tmp/note", b"from the owner", mode=None)
-    process = client(
-        """
-print((await provider.read_file(sys.argv[1], "/tmp/note", max_bytes=100)).decode())
-await provider.write_file(sys.argv[1], "/tmp/answer", b"from the guest", mode=None)
-""",
-        box.id,
-    )
-    out = (await anyio.to_thread.run_sync(process.communicate))[0]
-    assert out == "from the owner\n"
-    # The guest's end is not the sandbox's.
-    assert (await provider.read_file(box.id, "/tmp/answer", max_bytes=100)) == b"from the guest"
 
 
 async def test_a_killed_guest_takes_its_command_and_nothing_else(
