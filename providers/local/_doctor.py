@@ -3,12 +3,14 @@
 import platform
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 
 import anyio.to_thread
 
 from sandboxkit.errors import SandboxError, SandboxStartError
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import _bwrap, _cgroup, _host_uid, _layout
+from sandboxkit.providers._gvisor import timed_start
+from sandboxkit.providers.local import _bwrap, _cgroup, _gvisor, _host_uid, _layout
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.types import Diagnosis, SandboxSpec
 
@@ -84,8 +86,11 @@ def _identity(host: HostUser) -> str:
     )
 
 
-async def diagnose(host: HostUser) -> Diagnosis:
-    """Check bubblewrap, user namespaces and control groups."""
+async def diagnose(host: HostUser, start: Callable[[SandboxSpec], Awaitable[None]]) -> Diagnosis:
+    """Check bubblewrap, user namespaces and control groups.
+
+    `start` starts a sandbox and deletes it: it is called if there is gVisor.
+    """
     if sys.platform != "linux":
         return Diagnosis(
             available=False,
@@ -109,4 +114,12 @@ async def diagnose(host: HostUser) -> Diagnosis:
     if missing:
         detail += f"; rlimits a process instead of: {', '.join(missing)}"
         remedy = f"to limit {', '.join(missing)} exactly {CGROUP_REMEDY}"
+    try:
+        runsc = _gvisor.find()
+    except SandboxError:
+        detail += "; no gVisor"
+    else:
+        said, remedies = await timed_start(start)
+        detail += f"; gVisor is {runsc}{said}"
+        remedy = "; ".join([*([remedy] if remedy else []), *remedies])
     return Diagnosis(available=True, isolation=_ISOLATION, detail=detail, remedy=remedy)

@@ -17,11 +17,13 @@ import anyio.to_thread
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import (
     _arguments,
     _bwrap,
     _cgroup,
     _doctor,
+    _gvisor,
     _layout,
     _seccomp,
     _state,
@@ -63,10 +65,15 @@ def _runs_on(pid: int) -> bool:
 def _readable(content: bytes) -> int:
     """Open a new descriptor that reads `content` from its start."""
     if content not in _contents:
-        memory = os.memfd_create("sandboxkit")
-        os.write(memory, content)
-        _contents[content] = memory
+        _contents[content] = _memfd(content)
     return os.open(f"/proc/self/fd/{_contents[content]}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _memfd(content: bytes) -> int:
+    """Open a new file in memory, at its start."""
+    memory = os.memfd_create("sandboxkit")
+    os.pwrite(memory, content, 0)
+    return memory
 
 
 class Launched:
@@ -92,6 +99,8 @@ class Launched:
         self._errors = errors
         self._monitor = os.pidfd_open(process.pid)
         self.init_pid = 0
+        self.status: int | None = None
+        """The exit status of bubblewrap, as `subprocess` has it: its program's, with 128 plus the number of a signal."""
         self._init: int | None = None
         self._words = b""
         self._loop = asyncio.get_running_loop()
@@ -102,7 +111,7 @@ class Launched:
         if self._lent is not None:
             self._lent.give_back()
         self.release()
-        self._process.wait()
+        self.status = self._process.wait()
         self.exited.set()
         if self.on_exit is not None:
             self.on_exit()
@@ -230,7 +239,9 @@ def _start(
     )
     overlay = free_folder([*below, *mounts.values(), *volumes.values(), *own]) if below else None
     root = _layout.layout(spec, disk_mb, image, overlay, mounts, volumes, base)
-    sources = [*root.sources, *own]
+    runsc = _gvisor.find() if is_gvisor(spec) else None
+    open_files = rlimits[resource.RLIMIT_NOFILE] // 2
+    sources = [*root.sources, *own, *([runsc] if runsc is not None else [])]
     with ExitStack() as inherited, ExitStack() as kept:
         # An ordinary user's images, snapshots and volumes belong to that user; no other uid can change
         # their files.
@@ -278,19 +289,37 @@ def _start(
         # A file and not a pipe: writing to a pipe without a reader would kill bubblewrap and leave
         # its child behind, which waits for it.
         info = keep(os.memfd_create("info"))
-        passed = [info, inherit(_readable(_seccomp.program()))]
+        os.fchmod(errors, 0o600)  # no program inside opens it through /proc
+        passed = [info]
         files = [inherit(_readable(content)) for _, content in root.files]
         held = None if lent is None else lent.lock
-        options = _arguments.arguments(
-            spec,
-            root,
-            agent=agent,
-            image=image,
-            files=files,
-            info=passed[0],
-            seccomp=passed[1],
-            held=held,
-        )
+        if runsc is not None:
+            config = inherit(_memfd(_gvisor.config(spec, image, disk_mb, open_files)))
+            options = _gvisor.arguments(
+                spec,
+                root,
+                agent=agent,
+                runsc=runsc,
+                files=[*files, config],
+                info=info,
+                held=held,
+            )
+            files.append(config)
+            # PID 1 keeps the listener open, which tells other containers that the sandbox lives.
+            inside = _gvisor.command()
+        else:
+            passed.append(inherit(_readable(_seccomp.program())))
+            options = _arguments.arguments(
+                spec,
+                root,
+                agent=agent,
+                image=image,
+                files=files,
+                info=info,
+                seccomp=passed[1],
+                held=held,
+            )
+            inside = _arguments.agent_command(spec, listener.fileno(), open_files)
         if held is not None:
             passed.append(held)
         arguments: list[tuple[socket.socket, list[str]]] = []
@@ -303,8 +332,7 @@ def _start(
             mark = ["--setenv", MARK, begun.sandbox_id]  # --clearenv removes it again
             return [program, *mark, "--args", str(reader.fileno()), "--", *command]
 
-        open_files = rlimits[resource.RLIMIT_NOFILE] // 2
-        command = under(options, _arguments.agent_command(spec, listener.fileno(), open_files))
+        command = under(options, inside)
         if _arguments.has_outer_network(spec):
             command = [*_arguments.NO_TIME_WAIT, *command]
             command = under(_arguments.network_arguments(spec), command)

@@ -89,7 +89,7 @@ def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
         raise ConfigurationError(
-            f"{name} is missing: install util-linux; an ordinary user does not need it",
+            f"{name} is missing: install util-linux",
             provider="local",
         )
     return found

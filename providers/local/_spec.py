@@ -1,6 +1,6 @@
 """Checks a SandboxSpec: the options that local sandboxes on this machine cannot honour."""
 
-from sandboxkit.providers import _rules
+from sandboxkit.providers import _gvisor, _rules
 from sandboxkit.providers._rules import STRICT, Rule, at_least, at_most, never
 from sandboxkit.providers.local import _cgroup, _doctor, _layout
 from sandboxkit.types import SandboxSpec
@@ -38,6 +38,22 @@ RULES = (
         "user", "the local provider has 'sandbox' and 'root'", lambda spec: spec.user not in USERS
     ),
     STRICT[0],
+    *_gvisor.RULES,
+    Rule(
+        "isolation",
+        f"gVisor's memory and threads cannot be bounded here: {_doctor.CGROUP_REMEDY}",
+        lambda spec: _gvisor.is_gvisor(spec) and not {"memory", "pids"} <= _cgroup.available(),
+    ),
+    Rule(
+        "network",
+        "local sandboxes with gVisor have a loopback alone; use provider 'docker'",
+        lambda spec: _gvisor.is_gvisor(spec) and spec.network != "none",
+    ),
+    Rule(
+        "snapshot",
+        "gVisor cannot write to the files of a local snapshot; use provider 'docker'",
+        lambda spec: _gvisor.is_gvisor(spec) and spec.snapshot is not None,
+    ),
     at_least("memory_mb", 16),
     at_least("disk_mb", 1),
     at_least("pids", 1),

@@ -1,0 +1,138 @@
+"""gVisor without a daemon: what it can do and refuses, and what a dead owner leaves."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    ConfigurationError,
+    SandboxSpec,
+    SandboxTerminatedError,
+    Session,
+)
+from sandboxkit.providers.local import LocalProvider, _cgroup
+from tests.local.conftest import client, make, until_gone
+
+pytestmark = pytest.mark.anyio
+needs_gvisor = pytest.mark.skipif(
+    "SANDBOXKIT_REQUIRE_DOCKER" not in os.environ  # CI has both
+    and (shutil.which("runsc") is None or "memory" not in _cgroup.available()),
+    reason="no runsc, or no control groups",
+)
+
+
+def gvisors(owner: int) -> set[str]:
+    """The pids of gVisor's processes in sandboxes of an owner, whose pid begins the names of their groups."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            groups, command = (path / "cgroup").read_text(), (path / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+        if b"\0--rootless" in command and f"/{owner}-" in groups:
+            found.add(path.name)
+    return found
+
+
+@needs_gvisor
+async def test_what_gvisor_cannot_do_is_refused_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    session = Session("local", isolation="gvisor", profile="strict")
+    for option, value in (
+        ("user", "root"),
+        ("pids", 64),
+        ("mounts", {"/data": "volume:v"}),
+        ("network", "internet"),
+        ("reuse", "reset"),
+        ("snapshot", "snapshot-0123456789abcdef"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"cannot honour {option}="):
+            session.sandbox(**{option: value})  # type: ignore[arg-type]  # one option at a time
+    with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*own memory"):
+        session.sandbox().snapshot()
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError, match="there is no runsc; install"):
+        await session.sandbox().exec(["true"])
+    await session.close()
+    assert not state.exists() or os.listdir(state) == []
+
+
+@needs_gvisor
+async def test_programs_run_in_a_kernel_of_their_own_with_bounded_files(
+    provider: LocalProvider,
+) -> None:
+    box = await make(provider, isolation="gvisor", disk_mb=20)
+    assert (await box.sh("uname -r; id -un")).stdout.split() == ["4.4.0", "sandbox"]
+    # A thread, a program of a folder that only root can enter on this machine, and a write to the root.
+    done = await box.python(
+        "import threading; thread = threading.Thread(target=print, args=(1,)); thread.start(); thread.join()"
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert (await box.sh("echo x > /x")).status != 0
+    full = await box.sh("head -c 15000000 /dev/zero > x")
+    assert (full.status, "No space" in full.stderr) == (1, True)
+    with pytest.raises(CommandStartError, match="no program"):
+        await box.run("no-such-program")
+    # Another provider's connection goes through `runsc exec`.
+    other = LocalProvider()
+    try:
+        assert (await type(box)(other, box.id).sh("echo there")).stdout == "there\n"
+    finally:
+        await other.aclose()
+
+
+@needs_gvisor
+async def test_a_dead_owner_leaves_no_process_whenever_it_died(
+    provider: LocalProvider, state: Path
+) -> None:
+    create = 'print("begins", flush=True)\nawait provider.create(SandboxSpec(isolation="gvisor"))\n'
+    for delay in (0.03, 0.1, 0.2, None):
+        other = client(create + 'print("runs", flush=True)\nawait anyio.sleep(600)')
+        assert other.stdout is not None
+        await anyio.to_thread.run_sync(other.stdout.readline)
+        if delay is None:
+            await anyio.to_thread.run_sync(other.stdout.readline)
+            assert gvisors(other.pid)
+        await anyio.sleep(delay or 0)
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+        end = time.monotonic() + 20
+        while gvisors(other.pid) and time.monotonic() < end:  # no event tells
+            await anyio.sleep(0.05)
+        assert gvisors(other.pid) == set()
+    folders = [state / each for each in os.listdir(state)]
+    await make(provider)  # its sweep
+    await until_gone(folders)
+
+
+@needs_gvisor
+async def test_an_end_from_outside_is_not_of_the_programs(provider: LocalProvider) -> None:
+    for which in (0, -1):  # bubblewrap, and its PID 1, which is gVisor
+        box = await make(provider, isolation="gvisor")
+        meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
+        os.kill(int([*meta["processes"]][which]), signal.SIGKILL)
+        with pytest.raises(SandboxTerminatedError) as caught:
+            await box.sh("sleep 60")
+        assert not caught.value.by_command
+        assert not caught.value.out_of_memory
+
+
+@needs_gvisor
+async def test_the_doctor_starts_a_sandbox_with_gvisor(provider: LocalProvider) -> None:
+    detail = (await provider.diagnose()).detail
+    assert "gVisor is /" in detail
+    assert ", in which a sandbox starts and ends in " in detail
+
+
+def test_gvisor_needs_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cgroup, "available", lambda: frozenset({"cpu"}))
+    with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*control group"):
+        LocalProvider().check(SandboxSpec(isolation="gvisor"))
