@@ -1,5 +1,6 @@
-"""Images of the local provider: a root folder used in place, or an archive extracted to a cache."""
+"""Images of the local provider: a root folder used in place, or an archive or a registry's image in a cache."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -7,14 +8,17 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+import anyio
 import anyio.to_thread
 
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
+from sandboxkit.providers.local import _pull
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import BadLayerError, apply_layer
 from sandboxkit.providers.local._state import OwnerProcess
@@ -23,9 +27,9 @@ __all__ = ["LocalImage", "find"]
 
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _ACCEPTED = (
-    "the local provider takes a folder with a root file system, or an archive of an image: "
-    "`docker save`, or an OCI layout (a folder or a tar of it). Without image= it offers this "
-    "machine's own programs and Python; for a registry's images use provider='docker'"
+    "the local provider takes a folder with a root file system, an archive of an image "
+    "(`docker save`, or an OCI layout: a folder or a tar of it), or docker://NAME, an image of a registry. "
+    "Without image= it offers this machine's own programs and Python"
 )
 
 
@@ -40,11 +44,13 @@ class LocalImage:
 
 
 async def find(image: str, host: HostUser) -> LocalImage:
-    """Return the image that a spec names, extracted if needed.
+    """Return the image that a spec names, pulled and extracted if needed.
 
-    Raises ImageNotFoundError if it is missing, unreadable or no image, and SandboxStartError if a
-    layer cannot be unpacked.
+    Raises ImageNotFoundError if it is missing, unreadable or no image, SandboxStartError if a layer
+    cannot be unpacked, and the errors of `_pull.pull`.
     """
+    if _pull.is_remote(image):
+        return await _from_registry(image, host)
     path = Path(image).expanduser()
     try:
         path = path.resolve(strict=True)
@@ -153,28 +159,72 @@ def _cache(host: HostUser) -> Path:
     return path
 
 
+async def _from_registry(image: str, host: HostUser) -> LocalImage:
+    """Return an image of a registry, as it was when this machine first pulled it, as docker does."""
+    target = _place((image, host.owner()[0]), host)
+    if not target.exists():
+        async with _pulling_alone(target.parent):
+            if not target.exists():
+                with _temporary(target.parent) as temporary:
+                    await _pull.pull(image, Path(temporary, "layout"))
+                    await anyio.to_thread.run_sync(
+                        _fill, Path(temporary, "layout"), temporary, target, host
+                    )
+    return _kept(target)
+
+
+@asynccontextmanager
+async def _pulling_alone(cache: Path) -> AsyncIterator[None]:
+    """Wait until no other sandbox's start, of any process, pulls an image to this cache."""
+    descriptor = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await anyio.sleep(0.1)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _extracted(path: Path, host: HostUser) -> LocalImage:
     found = path.stat()
     index = path / "index.json" if path.is_dir() else path
-    uid, gid = host.owner()
-    version = (path, found.st_ino, index.stat().st_size, index.stat().st_mtime_ns, uid)
-    key = hashlib.sha256(repr(version).encode()).hexdigest()[:32]
-    cache = _cache(host)
-    target = cache / key
+    version = (path, found.st_ino, index.stat().st_size, index.stat().st_mtime_ns, host.owner()[0])
+    target = _place(version, host)
     if not target.exists():
-        _remove_forgotten(cache)
-        # Removed on failure. A unique name, so that two processes do not share the folder.
-        prefix = f".extracting-{OwnerProcess.me()}-"
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=cache) as temporary:
-            work = Path(temporary, "image")
-            work.mkdir()
-            _extract(path, work, (uid, gid) if host.is_root else None)
-            try:
-                work.rename(target)
-            except OSError:
-                if not target.exists():
-                    raise
-                shutil.rmtree(work)
+        with _temporary(target.parent) as temporary:
+            _fill(path, temporary, target, host)
+    return _kept(target)
+
+
+def _place(version: tuple[object, ...], host: HostUser) -> Path:
+    """Return where the cache has, or will have, a version of an image."""
+    return _cache(host) / hashlib.sha256(repr(version).encode()).hexdigest()[:32]
+
+
+def _temporary(cache: Path) -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder for one extraction, which a sweep removes if this process is killed."""
+    _remove_forgotten(cache)
+    return tempfile.TemporaryDirectory(prefix=f".extracting-{OwnerProcess.me()}-", dir=cache)
+
+
+def _fill(path: Path, temporary: str, target: Path, host: HostUser) -> None:
+    """Extract an archive or a layout, and put the result at `target` unless another process was faster."""
+    work = Path(temporary, "image")
+    work.mkdir()
+    _extract(path, work, host.owner() if host.is_root else None)
+    try:
+        work.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+        shutil.rmtree(work)
+
+
+def _kept(target: Path) -> LocalImage:
     env = json.loads((target / "env.json").read_bytes())
     return LocalImage(target / "root", env, extracted=True)
 

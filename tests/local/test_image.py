@@ -81,17 +81,28 @@ def docker_save(path: Path, layers: list[bytes]) -> Path:
 def oci_files(layers: list[bytes]) -> dict[str, bytes]:
     files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
-    def blob(data: bytes) -> dict[str, object]:
+    def blob(data: bytes, kind: str) -> dict[str, object]:
         digest = hashlib.sha256(data).hexdigest()
         files[f"blobs/sha256/{digest}"] = data
-        return {"digest": f"sha256:{digest}", "size": len(data)}
+        media = f"application/vnd.oci.image.{kind}"
+        return {"digest": f"sha256:{digest}", "size": len(data), "mediaType": media}
 
-    manifest = {
-        "config": blob(b'{"config": {"Env": ["FROM_IMAGE=yes"]}}'),
-        "layers": [blob(gzip.compress(layer, 1)) for layer in layers],
+    config = {
+        "os": "linux",
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+        "config": {"Env": ["FROM_IMAGE=yes"]},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers],
+        },
     }
-    entry = blob(json.dumps(manifest).encode())
-    files["index.json"] = json.dumps({"manifests": [entry]}).encode()
+    manifest = {
+        "schemaVersion": 2,
+        "config": blob(json.dumps(config).encode(), "config.v1+json"),
+        "layers": [blob(gzip.compress(layer, 1), "layer.v1.tar+gzip") for layer in layers],
+    }
+    entry = blob(json.dumps(manifest).encode(), "manifest.v1+json")
+    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
     return files
 
 
