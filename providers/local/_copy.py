@@ -36,7 +36,9 @@ class TreeCopy:
     between: Callable[[], object]
     """Called before each entry; it raises to end the copy."""
     bytes: int = 0
-    """The bytes that were copied."""
+    """The bytes of disk that the copy takes, in whole blocks."""
+    inodes: int = 0
+    """The files, folders and links that the copy has."""
     _links: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def add(self, source: int, path: str) -> None:
@@ -118,6 +120,8 @@ class TreeCopy:
             os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=to)
         else:
             return
+        if not stat.S_ISREG(found.st_mode):
+            self._count(os.lstat(name, dir_fd=to))
         if found.st_nlink > 1:
             self._links[key] = path.lstrip("/")
 
@@ -142,7 +146,6 @@ class TreeCopy:
                 os.lseek(write, at, os.SEEK_SET)
                 while at < end and (sent := os.sendfile(write, read, at, min(end - at, _CHUNK))):
                     at += sent
-                    self.bytes += sent
                 if at < end:
                     break  # the file has become shorter
             os.ftruncate(write, found.st_size)
@@ -162,3 +165,8 @@ class TreeCopy:
             os.fchown(to, *self.owner)
         os.fchmod(to, stat.S_IMODE(found.st_mode))  # after the owner, whose change clears bits
         os.utime(to, ns=(found.st_atime_ns, found.st_mtime_ns))
+        self._count(os.fstat(to))
+
+    def _count(self, copy: os.stat_result) -> None:
+        self.bytes += copy.st_blocks * 512
+        self.inodes += 1

@@ -23,6 +23,7 @@ __all__ = [
     "layout",
     "python_prefix",
     "system",
+    "writable",
 ]
 
 AGENT = "/.sandboxkit/agent"
@@ -79,6 +80,11 @@ def python_prefix() -> tuple[str, str]:
         if os.access(executable, os.X_OK):
             return prefix, executable
     return prefix, os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+
+def _above(path: str) -> list[str]:
+    """Return the folders above a path. Bubblewrap would make them for its own user alone."""
+    return [str(parent) for parent in reversed(Path(path).parents)][1:]
 
 
 def _within(path: str, folder: str) -> bool:
@@ -159,10 +165,10 @@ def folders_made() -> list[str]:
 
 def kept_folders(spec: SandboxSpec) -> list[str]:
     """Return the folders that a snapshot keeps of a sandbox without an image."""
-    return _writable(spec) if spec.profile == "strict" else ["/"]
+    return writable(spec) if spec.profile == "strict" else ["/"]
 
 
-def _writable(spec: SandboxSpec) -> list[str]:
+def writable(spec: SandboxSpec) -> list[str]:
     """Return the writable folders of a sandbox with a read-only root."""
     folders = ["/tmp", DEFAULT_WORKDIR]
     workdir = posixpath.normpath(spec.workdir or DEFAULT_WORKDIR)
@@ -195,7 +201,7 @@ def layout(
             root.args += base.overlay(overlay, "/")
         else:
             root.args += ["--size", size, "--tmpfs", "/"]
-        for folder in _FOLDERS:
+        for folder in (*_FOLDERS, *_above(python_prefix()[0]), *_above(f"{_OWN_BIN}/python")):
             root.args += ["--perms", "0755", "--dir", folder]
         args, sources = system()
         root.args += args
@@ -217,7 +223,7 @@ def layout(
         root.after += ["--remount-ro", "/proc"]
     root.args += ["--remount-ro", "/dev"]
     if spec.profile == "strict":
-        folders = _writable(spec)
+        folders = writable(spec)
         share = str((disk_mb << 20) // len(folders))
         for folder in folders:
             if base is not None and overlay is not None and folder in base.folders:

@@ -29,9 +29,11 @@ from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.providers._gvisor import PIDS, is_gvisor
 from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
+    _gvisor,
     _image,
     _layout,
     _spec,
@@ -64,13 +66,18 @@ class LocalInstance(Instance):
     detached: bool = False
     user: str | None = None
     out_of_memory: bool = False
+    gvisor: Launched | None = None
+    """The sandbox's processes if it has gVisor, also after their end."""
+    by_command: bool = False
+    """Whether gVisor ended by itself, which its programs alone can cause."""
 
 
 class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     """Runs the agent under bubblewrap, with namespaces, seccomp and control groups.
 
-    `image` is a folder with a root file system, or an archive of an image (OCI layout or
-    `docker save`). None means the host's own programs, read-only, and the running Python.
+    `image` is a folder with a root file system, an archive of an image (OCI layout or `docker save`), or
+    "docker://NAME", an image of a registry that skopeo pulls. None means the host's own programs,
+    read-only, and the running Python.
     """
 
     name: ClassVar[str] = "local"
@@ -97,6 +104,10 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
+        if is_gvisor(spec):
+            _gvisor.find()
+            # gVisor bounds the files of a folder in its memory, and not those of a root.
+            spec = replace(spec, profile="strict")
         with self._base_of(spec) as base:
             return await self._create(spec, base)
 
@@ -168,7 +179,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         return _cgroup.CgroupLimits(
             # Files are in memory. The default adds disk_mb; a given memory_mb limits both together.
             memory_mb=spec.memory_mb or _MEMORY_MB + _disk_mb(spec),
-            pids=(spec.pids or _PIDS) + _AGENT_PIDS,
+            pids=PIDS if is_gvisor(spec) else (spec.pids or _PIDS) + _AGENT_PIDS,
             cpus=spec.cpus,
         )
 
@@ -184,7 +195,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             instead[resource.RLIMIT_NPROC] = _PIDS + _AGENT_PIDS
         if "memory" not in _cgroup.available():
             instead[resource.RLIMIT_DATA] = _MEMORY_MB << 20
-        if self._host.may_limit:
+        if self._host.may_limit and not is_gvisor(spec):
             launched.limit(launched.init_pid, instead)
         now = time.time()
         datasets, volumes = split_mounts(spec.mounts)
@@ -206,15 +217,18 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                 volumes=sorted(set(volumes.values())),
                 snapshot=spec.snapshot,
                 folders=_layout.kept_folders(spec),
+                isolation=spec.isolation,
             ),
         )
         instance = self._instance(sandbox_id)
         instance.launched, instance.user, instance.detached = launched, user, spec.detach
+        instance.gvisor = launched if is_gvisor(spec) else None
         launched.on_exit = lambda: self._ended(instance, launched)
 
     def _ended(self, instance: LocalInstance, launched: Launched) -> None:
         """Record why a sandbox of ours ended, and remove its control groups and folder."""
         instance.out_of_memory = _cgroup.out_of_memory(launched.groups)
+        instance.by_command = instance.gvisor is not None and _gvisor.gave_up(launched.status)
         instance.launched = None
         self._clear(instance.id, launched.groups)
 
@@ -286,7 +300,8 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         return meta
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
-        self._living(sandbox_id)
+        if (meta := self._living(sandbox_id)).isolation == "gvisor":
+            return UnixStream(_gvisor.connect(meta))
         try:
             place = os.open(self._state.folder(sandbox_id), os.O_PATH | os.O_CLOEXEC)
         except OSError:
@@ -307,16 +322,25 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         return stream
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
-        meta = self._state.load(sandbox_id)
+        meta, instance = self._state.load(sandbox_id), self._known(sandbox_id)
+        if not reason and instance.gvisor and not instance.deletions:
+            with anyio.move_on_after(_KILL_PATIENCE):
+                await instance.gvisor.exited.wait()  # later than the end of the connection
         if not reason and (
-            self._known(sandbox_id).out_of_memory
-            or (meta is not None and _cgroup.out_of_memory(meta.cgroups))
+            instance.out_of_memory or (meta is not None and _cgroup.out_of_memory(meta.cgroups))
         ):
             return SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended: it was out of memory",
                 provider=self.name,
                 sandbox_id=sandbox_id,
                 out_of_memory=True,
+            )
+        if not reason and instance.by_command:
+            return SandboxTerminatedError(
+                f"sandbox {sandbox_id!r} ended: its programs used gVisor up",
+                provider=self.name,
+                sandbox_id=sandbox_id,
+                by_command=True,
             )
         return await super()._why_ended(sandbox_id, reason)
 
@@ -416,7 +440,10 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         await anyio.to_thread.run_sync(self._volumes.remove, name, in_use)
 
     async def diagnose(self) -> Diagnosis:
-        return await _doctor.diagnose(self._host)
+        async def start(spec: SandboxSpec) -> None:
+            await self.delete(await self.create(spec))
+
+        return await _doctor.diagnose(self._host, start)
 
     async def aclose(self) -> None:
         for instance in tuple(self._instances.values()):

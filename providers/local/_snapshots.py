@@ -2,15 +2,14 @@
 
 import errno
 import fcntl
-import json
 import os
-import re
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,104 +25,32 @@ from sandboxkit.errors import (
     SnapshotNotFoundError,
 )
 from sandboxkit.provider import Provider
+from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _layout, _sweep
 from sandboxkit.providers.local._base import Base, made
 from sandboxkit.providers.local._copy import TreeCopy
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
-from sandboxkit.providers.local._state import OwnerProcess, SandboxRecord, StateDir
+from sandboxkit.providers.local._snapshot_store import (
+    LIMIT_VARIABLE,
+    META,
+    SNAPSHOT_ID,
+    DiskUse,
+    SnapshotStore,
+    StoredSnapshot,
+    full_disk,
+)
+from sandboxkit.providers.local._state import SandboxRecord, StateDir
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["LocalSnapshots"]
 
-_ID = re.compile(r"snapshot-[0-9a-f]{16}")
-_TAKING = re.compile(r"\.(?:taking|removing)-(\d+-\d+-\d+)-\w+")
-_META = "meta.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT_OUT = ("/.sandboxkit", "/etc/resolv.conf")
 _NO_IMAGE = (
     "the local provider has no snapshots of sandboxes with an image yet: leave image= out, or use "
     "provider='docker'"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredInfo:
-    """The description that is stored with a snapshot."""
-
-    created: float
-    expires: float
-    bytes: int
-    parent: str | None
-    name: str | None
-    tags: dict[str, str]
-    folders: list[str]
-    """The folders that it has: ["/"], or the writable folders of a strict sandbox."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """The folder of a user's snapshots, one folder each, named by its id once it is complete."""
-
-    path: Path
-
-    @classmethod
-    def of(cls, state: StateDir) -> "_Store":
-        """Return the store in a state folder."""
-        return cls(state.path / "snapshots")
-
-    def make(self) -> None:
-        """Create the folder. It stays, because running providers have it mounted for their sandboxes."""
-        self.path.mkdir(mode=0o755, exist_ok=True)
-
-    def load(self, snapshot_id: str) -> _StoredInfo:
-        """Return what is known about a snapshot. Raises SnapshotNotFoundError."""
-        try:
-            if _ID.fullmatch(snapshot_id):
-                return _StoredInfo(**json.loads((self.path / snapshot_id / _META).read_bytes()))
-        except FileNotFoundError:
-            pass
-        raise SnapshotNotFoundError(
-            f"no snapshot {snapshot_id!r} in {self.path}; it was deleted, or has expired and was removed",
-            provider="local",
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(name for name in self._names() if _ID.fullmatch(name)))
-
-    def _names(self) -> list[str]:
-        return os.listdir(self.path) if self.path.is_dir() else []
-
-    def temporary(self, why: str) -> Path:
-        """Return a new path for a folder that `sweep` removes once this process is gone."""
-        return self.path / f".{why}-{OwnerProcess.me()}-{secrets.token_hex(8)}"
-
-    def sweep(self) -> None:
-        """Remove what processes left that were killed while they took or removed a snapshot."""
-        for name in self._names():
-            match = _TAKING.fullmatch(name)
-            if match is not None:
-                maker = OwnerProcess.parse(match[1])
-                if maker.is_here and not maker.alive():
-                    shutil.rmtree(self.path / name, ignore_errors=True)
-
-    @contextmanager
-    def locked(self, snapshot_id: str, kind: int) -> Iterator[bool]:
-        """Hold a lock on a snapshot; yield False if it is gone, or if another lock forbids this one."""
-        try:
-            folder = os.open(self.path / snapshot_id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            yield False
-            return
-        try:
-            with suppress(BlockingIOError):
-                fcntl.flock(folder, kind | fcntl.LOCK_NB)
-                yield (self.path / snapshot_id).exists()
-                return
-            yield False
-        finally:
-            with suppress(OSError):
-                fcntl.flock(folder, fcntl.LOCK_UN)  # a fork may have a copy of the descriptor
-            os.close(folder)
 
 
 class LocalSnapshots(Provider):
@@ -133,6 +60,12 @@ class LocalSnapshots(Provider):
     _host: HostUser
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        if is_gvisor(spec) and spec.snapshot is None:
+            raise ConfigurationError(
+                "isolation='gvisor': gVisor has the files in its own memory, and no snapshot reads "
+                "them; take the snapshot in a sandbox without isolation=",
+                provider=self.name,
+            )
         if kind != "files":
             raise ConfigurationError(
                 f"kind={kind!r}: a local snapshot keeps files alone; use kind='files'",
@@ -157,18 +90,18 @@ class LocalSnapshots(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        self.check_snapshot(SandboxSpec(image=meta.image), kind)
+        self.check_snapshot(SandboxSpec(image=meta.image, isolation=meta.isolation), kind)
         if not meta.is_here:
             raise ProviderUnavailableError(
                 f"sandbox {sandbox_id!r} was started in another container: take its snapshot there",
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        known = _StoredInfo(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
+        known = StoredSnapshot(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
         return await anyio.to_thread.run_sync(self._take, meta, known)
 
-    def _take(self, meta: SandboxRecord, known: _StoredInfo) -> SnapshotInfo:
-        store = _Store.of(self._state)
+    def _take(self, meta: SandboxRecord, known: StoredSnapshot) -> SnapshotInfo:
+        store = SnapshotStore(self._state.path / "snapshots")
         store.sweep()
         folder = store.temporary("taking")
         init = [*meta.processes][-1]
@@ -177,14 +110,16 @@ class LocalSnapshots(Provider):
             folder.mkdir(mode=0o755)
             (folder / "root").mkdir(mode=0o755)
             with frozen(init):
-                copied = self._copied(init, meta.folders, folder / "root")
-                known = replace(known, bytes=copied, created=time.time())
-            (folder / _META).write_text(json.dumps(asdict(known)))
+                use = self._copied_with_room(store, init, meta.folders, folder / "root")
+            known = replace(known, bytes=use.bytes, inodes=use.inodes, created=time.time())
+            self._make_room(store, use)
+            (folder / META).write_text(known.to_json())
+            os.utime(folder / META, (known.created, known.created))
             snapshot_id = f"snapshot-{secrets.token_hex(8)}"
             folder.rename(store.path / snapshot_id)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _full(store.path, folder) from error
+            if error.errno in _FULL:
+                raise full_disk(store.path, folder) from error
             raise ProviderUnavailableError(
                 f"the files of sandbox {meta.id!r} cannot be copied to {store.path}: {error}",
                 provider=self.name,
@@ -194,8 +129,65 @@ class LocalSnapshots(Provider):
             shutil.rmtree(folder, ignore_errors=True)
         return self._described(snapshot_id, known)
 
-    def _copied(self, init: int, folders: list[str], target: Path) -> int:
-        """Copy a stopped sandbox's folders; return the number of bytes."""
+    def _copied_with_room(
+        self, store: SnapshotStore, init: int, folders: list[str], target: Path
+    ) -> DiskUse:
+        """Copy as `_copied`; if the disk was full, remove what may go and copy once more."""
+        try:
+            return self._copied(init, folders, target)
+        except OSError as error:
+            known = store.known()
+            everything = DiskUse(sys.maxsize, sys.maxsize)
+            if error.errno not in _FULL or not self._evict(self._removable(known), everything):
+                raise
+            shutil.rmtree(target)
+            target.mkdir(mode=0o755)
+            return self._copied(init, folders, target)
+
+    def _removable(self, known: dict[str, StoredSnapshot]) -> dict[str, DiskUse]:
+        """Return the sizes of the snapshots that may go: expired ones, then images, the least recently used first.
+
+        A snapshot that a sandbox uses may not.
+        """
+        now, living = time.time(), _sweep.sweep(self._state, self._runs_here)
+        used = {meta.snapshot for meta in living}
+        found = sorted(
+            (each.expires > now, each.used or each.created, name)
+            for name, each in known.items()
+            if name not in used and (each.expires <= now or SnapshotInfo.image_tag in each.tags)
+        )
+        return {name: known[name].use for *_, name in found}
+
+    def _evict(self, removable: dict[str, DiskUse], wanted: DiskUse) -> dict[str, DiskUse]:
+        """Remove snapshots in their order until `wanted` is free; return those that it removed."""
+        removed = dict[str, DiskUse]()
+        for name, use in removable.items():
+            if (DiskUse.all(removed.values()) - wanted).fits():
+                break
+            with suppress(SnapshotInUseError):
+                self._delete(name)
+                removed[name] = use
+        return removed
+
+    def _make_room(self, store: SnapshotStore, use: DiskUse) -> None:
+        """Remove snapshots until one of this size fits. Raises CapacityError if it does not fit."""
+        limit, known = store.limit(), store.known()
+        free = limit - use - DiskUse.all(each.use for each in known.values())
+        removable = {} if free.fits() else self._removable(known)
+        if (free + DiskUse.all(removable.values())).fits():
+            for name, freed in self._evict(removable, DiskUse() - free).items():
+                free += freed
+                del known[name]
+        if not free.fits():
+            raise CapacityError(
+                f"the snapshot of {use} does not fit into {store.path}, where all may take {limit}, and "
+                f"{len(known)} others take {limit - use - free}: remove some with sandboxkit snapshots rm, "
+                f"or set {LIMIT_VARIABLE if free.bytes < 0 else 'SANDBOXKIT_STATE_DIR to a folder elsewhere'}",
+                provider=self.name,
+            )
+
+    def _copied(self, init: int, folders: list[str], target: Path) -> DiskUse:
+        """Copy a stopped sandbox's folders; return what the copy takes of the disk."""
         if not self._host.is_root and os.stat(f"/proc/{init}").st_uid != os.geteuid():
             raise ConfigurationError(
                 "a sandbox with one of this user's subordinate ids has no snapshots yet: this user cannot read "
@@ -230,23 +222,25 @@ class LocalSnapshots(Provider):
                     copy.add(source, path)
                 finally:
                     os.close(source)
-            return copy.bytes
+            return DiskUse(copy.bytes, copy.inodes)
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
-        store = _Store.of(self._state)
+        store = SnapshotStore(self._state.path / "snapshots")
         store.sweep()
-        for snapshot_id in store:
-            with suppress(SnapshotNotFoundError):
-                info = self._described(snapshot_id, store.load(snapshot_id))
-                if tags.items() <= info.tags.items():
-                    yield info
+        for snapshot_id, found in store.known().items():
+            info = self._described(snapshot_id, found)
+            if tags.items() <= info.tags.items():
+                yield info
+
+    async def mark_snapshot_used(self, snapshot_id: str) -> None:
+        SnapshotStore(self._state.path / "snapshots").mark_used(snapshot_id)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        if _ID.fullmatch(snapshot_id):
+        if SNAPSHOT_ID.fullmatch(snapshot_id):
             await anyio.to_thread.run_sync(self._delete, snapshot_id)
 
     def _delete(self, snapshot_id: str) -> None:
-        store = _Store.of(self._state)
+        store = SnapshotStore(self._state.path / "snapshots")
         store.sweep()
         with store.locked(snapshot_id, fcntl.LOCK_EX) as free:
             if not free and not (store.path / snapshot_id).exists():
@@ -276,7 +270,7 @@ class LocalSnapshots(Provider):
         if spec.snapshot is None:
             yield None
             return
-        store = _Store.of(self._state)
+        store = SnapshotStore(self._state.path / "snapshots")
         with store.locked(spec.snapshot, fcntl.LOCK_SH) as there:
             known = store.load(spec.snapshot)
             if not there:
@@ -291,11 +285,12 @@ class LocalSnapshots(Provider):
                     f"profile={profile!r}; give that",
                     provider=self.name,
                 )
+            store.mark_used(spec.snapshot)
             yield Base(
                 spec.snapshot, store.path / spec.snapshot / "root", store.path, tuple(folders)
             )
 
-    def _described(self, snapshot_id: str, known: _StoredInfo) -> SnapshotInfo:
+    def _described(self, snapshot_id: str, known: StoredSnapshot) -> SnapshotInfo:
         return SnapshotInfo(
             id=snapshot_id,
             provider=self.name,
@@ -306,21 +301,8 @@ class LocalSnapshots(Provider):
             parent=known.parent,
             name=known.name,
             tags=known.tags,
+            used_at=None if known.used is None else datetime.fromtimestamp(known.used, UTC),
         )
-
-
-def _full(store: Path, partial: Path) -> CapacityError:
-    usage = shutil.disk_usage(store)
-    written = sum(
-        os.lstat(os.path.join(folder, name)).st_blocks * 512
-        for folder, _, names in os.walk(partial)
-        for name in names
-    )
-    return CapacityError(
-        f"the snapshot does not fit into {store}: the disk of {usage.total} bytes was full after {written} "
-        "bytes of it; free space there with sandboxkit cleanup --snapshots, or set SANDBOXKIT_STATE_DIR to a folder on a larger disk",
-        provider="local",
-    )
 
 
 def _mounted(init: int) -> set[str]:

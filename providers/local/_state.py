@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from sandboxkit.errors import CapacityError, SandboxStartError
 from sandboxkit.provider import state_folder
@@ -89,6 +90,7 @@ class SandboxRecord:
     folders: list[str] = field(default_factory=list)
     """The folders that a snapshot of it keeps."""
     paused: bool = False
+    isolation: Literal["gvisor"] | None = None
 
     @property
     def is_here(self) -> bool:

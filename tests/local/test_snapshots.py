@@ -14,12 +14,14 @@ from sandboxkit import (
     CapacityError,
     ConfigurationError,
     Dataset,
+    Image,
     Sandbox,
     SandboxStartError,
     Session,
     Snapshot,
+    SnapshotNotFoundError,
 )
-from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.local.conftest import client
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -140,19 +142,112 @@ async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "full", state], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "full", state], check=True)
     try:
         provider = LocalProvider()
         async with Session(provider) as session, session.sandbox() as sandbox:
-            await sandbox.exec(["sh", "-c", "head -c 9M /dev/urandom > file"], check=True)
-            with pytest.raises(CapacityError, match=r"4194304 bytes was full after \d{7} bytes"):
+            await Image().run("head -c 3M /dev/urandom > file").build(provider)
+            await sandbox.exec(["sh", "-c", "head -c 6M /dev/urandom > file"], check=True)
+            kept = await sandbox.snapshot()  # for which the image had to go
+            assert os.listdir(state / "snapshots") == [kept.id]
+            damaged = state / "snapshots" / "snapshot-0123456789abcdef"
+            damaged.mkdir()
+            (damaged / "meta.json").write_text("{")
+            with pytest.raises(CapacityError, match=r"8388608 bytes was full after \d{7} bytes"):
                 await sandbox.snapshot()
-            assert os.listdir(state / "snapshots") == []
+            assert [each.id async for each in provider.list_snapshots({})] == [kept.id]
+            with pytest.raises(SnapshotNotFoundError, match=f"snapshots rm {damaged.name}"):
+                await session.sandbox(snapshot=damaged.name).start()
+            await provider.delete_snapshot(damaged.name)
+            assert os.listdir(state / "snapshots") == [kept.id]
             assert (await sandbox.exec(["true"])).returncode == 0
         await provider.aclose()
     finally:
         subprocess.run(["umount", state], check=True)
         state.rmdir()
+
+
+async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = session._provider
+
+    async def build(name: str) -> Snapshot:
+        return await Image().run(f"head -c 10M /dev/urandom > {name}").build(provider)
+
+    async def stored() -> set[str]:
+        return {info.id async for info in provider.list_snapshots({})}
+
+    monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "35")
+    async with session.sandbox() as sandbox:
+        kept = await sandbox.snapshot()
+        first, second, third = [await build(name) for name in ("first", "second", "third")]
+        async with session.sandbox(snapshot=first):
+            (info,) = [each async for each in provider.list_snapshots({}) if each.id == first.id]
+            assert info.used_at is not None
+            assert info.used_at > third.info.created_at
+            assert second.info.used_at is None
+            fourth = await build("fourth")
+            assert await stored() == {kept.id, first.id, third.id, fourth.id}
+            assert (await build("third")).id == third.id  # found, which counts as a use
+            fifth = await build("fifth")
+            assert await stored() == {kept.id, first.id, third.id, fifth.id}
+            await sandbox.exec(["sh", "-c", "head -c 20M /dev/urandom > large"], check=True)
+            large = await sandbox.snapshot()
+            assert await stored() == {kept.id, first.id, large.id}
+            with pytest.raises(
+                CapacityError, match=r"2\d{7} bytes and .* not .* 36700160 bytes .* 3 others"
+            ):
+                await sandbox.snapshot()
+            assert await stored() == {kept.id, first.id, large.id}
+        monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "all")
+        with pytest.raises(ConfigurationError, match="SNAPSHOTS_MB='all'"):
+            await sandbox.snapshot()
+
+
+async def test_the_limit_counts_whole_blocks_and_inodes(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.mkdir(mode=0o700)
+    size = "size=64m,nr_inodes=10000,mode=0700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "small", state], check=True)
+    monkeypatch.setattr(_snapshot_store, "_SHARE", 0.4)  # the sandboxes are on the same disk
+    provider = LocalProvider()
+    try:
+        async with Session(provider) as session:
+            empty = session.sandbox()
+            await empty.exec(["sh", "-c", "seq 1500 | xargs touch"], check=True)
+            image = await Image().run("seq 1500 | xargs touch").build(provider)
+            first = await empty.snapshot()
+            assert {image.id, first.id} == {*os.listdir(state / "snapshots")}
+            second = await empty.snapshot()  # for which the image had to go
+            assert {first.id, second.id} == {*os.listdir(state / "snapshots")}
+            with pytest.raises(
+                CapacityError, match=r" and 15\d\d files .* and 4000 files.* 2 others"
+            ):
+                await empty.snapshot()
+            small = session.sandbox()
+            script = "for n in $(seq 600); do echo x > $n; done"  # 600 pages of 4096 bytes
+            await small.exec(["sh", "-c", script], check=True)
+            monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "2")
+            with pytest.raises(CapacityError, match=r"snapshot of 2\d{6} bytes .* 2097152 bytes"):
+                await small.snapshot()
+            assert first.bytes == 0
+    finally:
+        await provider.aclose()
+        subprocess.run(["umount", state], check=True)
+        state.rmdir()
+
+
+async def test_a_provider_by_name_follows_a_change_of_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "one"))
+    async with Session("local") as session, session.sandbox() as sandbox:
+        kept = await sandbox.snapshot()
+    for name, expected in (("one", [kept.id]), ("other", []), ("one", [kept.id])):
+        monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / name))
+        assert [each.id for each in await Snapshot.list(provider="local")] == expected
 
 
 async def test_programs_go_on_when_the_process_that_takes_a_snapshot_is_killed(
@@ -184,40 +279,6 @@ await provider.take_snapshot({sandbox.id!r}, kind="files", name=None, tags={{}},
                 await anyio.sleep(0.02)
         assert [info async for info in provider.list_snapshots({})] == []
         assert os.listdir(Path(os.environ["SANDBOXKIT_STATE_DIR"], "snapshots")) == []
-
-
-_LOOP = """
-from sandboxkit import Session
-async with Session(provider) as session:
-    base = session.sandbox()
-    await base.exec(["sh", "-c", "for n in $(seq 200); do echo $n > $n; done"])
-    print("begins", flush=True)
-    while True:
-        await base.snapshot(ttl=60)
-        forks = await base.fork(2)
-        for fork in forks:
-            await fork.stop()
-"""
-
-
-@pytest.mark.parametrize("delay", [0.02, 0.11, 0.23, 0.4, 0.7])
-async def test_a_killed_owner_leaves_only_snapshots_that_expire(
-    session: Session, state: Path, delay: float
-) -> None:
-    provider = session._provider
-    with client(_LOOP) as owner:
-        assert owner.stdout is not None
-        assert await anyio.to_thread.run_sync(owner.stdout.readline) == "begins\n"
-        await anyio.sleep(delay)
-        owner.kill()
-    with anyio.fail_after(20):
-        while [info async for info in provider.list({})]:
-            await anyio.sleep(0.05)
-    left = [info async for info in provider.list_snapshots({})]
-    assert all(info.expires_at is not None for info in left)
-    assert sorted(os.listdir(state / "snapshots")) == sorted(info.id for info in left)
-    for info in left:
-        await provider.delete_snapshot(info.id)
 
 
 async def test_an_expired_snapshot_goes_with_the_next_session(session: Session) -> None:
