@@ -21,23 +21,6 @@ async def ended(box: Box, code: str) -> Exit:
 
 
 @needs_memory
-async def test_a_memory_hog_is_out_of_memory(provider: LocalProvider) -> None:
-    done = await ended(await make(provider, memory_mb=64), HOG)
-    assert (done.status, done.ending, done.usage.oom_kills) == (137, Ending.OUT_OF_MEMORY, 1)
-
-
-async def test_a_program_that_kills_itself_died_of_a_signal(provider: LocalProvider) -> None:
-    done = await ended(await make(provider), "import os; os.kill(os.getpid(), 9)")
-    assert (done.status, done.ending) == (137, Ending.SIGNAL)
-    assert done.usage.oom_kills == (0 if "memory" in _cgroup.available() else None)
-
-
-async def test_exit_137_is_an_exit(provider: LocalProvider) -> None:
-    done = await ended(await make(provider), "raise SystemExit(137)")
-    assert (done.status, done.ending) == (137, Ending.EXITED)
-
-
-@needs_memory
 async def test_a_hog_among_the_children_leaves_the_commands_own_end(
     provider: LocalProvider,
 ) -> None:

@@ -46,20 +46,6 @@ async def test_delete_leaves_no_process_group_or_folder(
         await box.run("true")
 
 
-async def test_delete_ends_a_running_command(provider: LocalProvider) -> None:
-    box = await make(provider)
-    run = Run()
-    async with anyio.create_task_group() as group:
-
-        async def command() -> None:
-            with pytest.raises(SandboxTerminatedError):
-                await box.run("sh", "-c", "echo; setsid sleep 600 & sleep 600", run=run)
-
-        group.start_soon(command)
-        await run.heard.wait()
-        await provider.delete(box.id)
-
-
 async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) -> None:
     for sandbox_id in ("local-0123456789abcdef", "../x", "", "x/y", "."):
         await provider.delete(sandbox_id)
@@ -124,23 +110,6 @@ async def test_lifetime_ends_the_sandbox_and_its_remains_go(
     await until_gone(gone)
 
 
-async def test_renew_moves_the_end(provider: LocalProvider) -> None:
-    box = await make(provider, lifetime=60)
-    await provider.renew(box.id, 7200)
-    info = await provider.get(box.id)
-    assert info.expires_at is not None
-    assert info.created_at is not None
-    assert 7100 < (info.expires_at - info.created_at).total_seconds() < 7300
-
-
-async def test_list_filters_by_all_tags(provider: LocalProvider) -> None:
-    one = await make(provider, tags={"run": "1", "kind": "a"})
-    two = await make(provider, tags={"run": "1", "kind": "b"})
-    assert {info.id async for info in provider.list({"run": "1"})} == {one.id, two.id}
-    assert [info.id async for info in provider.list({"run": "1", "kind": "b"})] == [two.id]
-    assert [info.id async for info in provider.list({"kind": "c"})] == []
-
-
 async def test_secrets_and_environment_are_not_in_the_state_folder(
     provider: LocalProvider, state: Path
 ) -> None:
@@ -165,25 +134,6 @@ async def test_state_folder_of_others_is_refused(
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(shared))
     with pytest.raises(ConfigurationError, match="0700"):
         await LocalProvider().create(SandboxSpec())
-
-
-async def test_another_process_lists_uses_and_deletes(provider: LocalProvider) -> None:
-    box = await make(provider, tags={"t": "x"})
-    await box.sh("echo hello > /workspace/file")
-    other = client(
-        """
-[info] = [info async for info in provider.list({"t": "x"})]
-print((await provider.exec(info.id, Command(("cat", "file")), output)).status, texts["stdout"].decode().strip())
-print((await provider.read_file(info.id, "/workspace/file", max_bytes=99)).decode().strip())
-await provider.delete(info.id)
-print([info.id async for info in provider.list({})])
-await provider.aclose()
-"""
-    )
-    out, _ = await anyio.to_thread.run_sync(other.communicate)
-    assert out == "0 hello\nhello\n[]\n"
-    with pytest.raises((SandboxTerminatedError, SandboxNotFoundError)):
-        await box.run("true")
 
 
 async def test_sigkill_of_the_client_ends_its_sandboxes(
@@ -320,12 +270,6 @@ async def test_an_invalid_image_names_what_is_accepted(
     for image in ("python:3.11-slim", str(text), str(tmp_path / "empty"), "/does/not/exist"):
         with pytest.raises(ImageNotFoundError, match="docker save"):
             await provider.create(SandboxSpec(image=image))
-
-
-async def test_logs_of_the_main_command(provider: LocalProvider) -> None:
-    box = await make(provider, command=("sh", "-c", "echo from main; exit 3"))
-    assert await provider.wait(box.id) == 3
-    assert await provider.logs(box.id) == b"from main\n"
 
 
 async def test_command_with_bad_user_does_not_end_the_sandbox(provider: LocalProvider) -> None:

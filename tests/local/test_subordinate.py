@@ -291,6 +291,8 @@ async def test_a_start_of_a_dead_owner_is_ended(user: LeasedUid, state: Path) ->
 import subprocess
 from sandboxkit.providers.local import _bwrap, _launch, _state
 await provider.delete(await provider.create(SandboxSpec()))
+while provider._sweeper.running:
+    await anyio.sleep(0.001)  # its own sweep, since it began, would end the start too early
 me, name = _state.OwnerProcess.me(), "local-0123456789abcdef"
 dead = _state.OwnerProcess(me.pid, me.started - 1, me.namespace)
 (provider._state.path / f".starting-{dead}-{name}").mkdir()

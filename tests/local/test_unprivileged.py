@@ -78,7 +78,10 @@ def ordinary_client(
         paths = [entry for entry in sys.path if os.path.isdir(entry)]
         sources = [os.path.realpath(sys.base_prefix), sys.prefix, str(ROOT), str(state), *paths]
         with client(code, prefix=host.prefix(list(dict.fromkeys(sources)), lent=user)) as process:
-            yield process
+            try:
+                yield process
+            finally:
+                process.kill()  # or leaving the block waits for a client that hangs
     finally:
         host.close()
 
@@ -87,7 +90,7 @@ async def as_ordinary_user(code: str, state: Path, user: LeasedUid | None = None
     """What such a client writes."""
     with ordinary_client(code, state, user) as process:
         with anyio.fail_after(60):
-            out, _ = await anyio.to_thread.run_sync(process.communicate)
+            out, _ = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
         assert process.returncode == 0
         return str(out)
 
