@@ -1,0 +1,125 @@
+"""A registry of a test's own (Debian's docker-registry), reached by nodes on this machine's network."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.kubernetes.cluster import STATE, wait_until
+
+__all__ = ["Registry"]
+
+_LOGIN = base64.b64encode(b"tester:sesame").decode()
+_HASH = "tester:$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW\n"
+_ANY = "application/vnd.oci.image.manifest.v1+json"
+
+
+class Registry:
+    """A registry on a loopback port, whose only user has to log in. Its files are in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        if shutil.which("docker-registry") is None:
+            missing = "no docker-registry (Debian: apt-get install docker-registry)"
+            if os.environ.get("SANDBOXKIT_REQUIRE_KUBERNETES"):
+                pytest.fail(missing)
+            pytest.skip(missing)
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.host = f"localhost:{free.getsockname()[1]}"
+        self.repository = f"{self.host}/team/snapshots"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        (self._folder / "users").write_text(_HASH)
+        (self._folder / "docker").mkdir()
+        self.log_in("tester:sesame")
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        self._forget_pulled()
+
+    def log_in(self, user: str) -> Path:
+        """Store USER:PASSWORD as `docker login` does, and return the folder of docker's configuration."""
+        folder = self._folder / "docker"
+        (folder / "config.json").write_text(json.dumps(self.login(user)))
+        return folder
+
+    def login(self, user: str = "tester:sesame") -> dict[str, Any]:
+        """Return docker's configuration with a user of the registry."""
+        return {"auths": {self.host: {"auth": base64.b64encode(user.encode()).decode()}}}
+
+    def start(self, *, deletions: bool = True) -> None:
+        """Start the registry with the files that it had."""
+        config = {
+            "version": "0.1",
+            "storage": {
+                "filesystem": {"rootdirectory": str(self._folder / "files")},
+                "delete": {"enabled": deletions},
+            },
+            "http": {"addr": self.host.replace("localhost", "127.0.0.1"), "relativeurls": True},
+            "auth": {"htpasswd": {"realm": "tests", "path": str(self._folder / "users")}},
+        }
+        path = self._folder / "config.yml"
+        path.write_text(json.dumps(config))  # JSON is YAML
+        with (self._folder / "log").open("ab") as log:
+            argv = ["docker-registry", "serve", str(path)]
+            self._process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=self._folder)
+        wait_until(lambda: self.status("") == 200, "the registry's answer")
+
+    def stop(self) -> None:
+        """End the registry; its files stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def status(self, path: str) -> int:
+        """Return the status of a GET below /v2/; 0 if nobody listens."""
+        headers = {"Authorization": f"Basic {_LOGIN}", "Accept": _ANY}
+        try:
+            with urlopen(Request(f"http://{self.host}/v2/{path}", headers=headers)) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            error.close()
+            return error.code
+        except OSError:
+            return 0
+
+    def manifests(self) -> list[str]:
+        """Return the digests of the repository's images that were not deleted."""
+        root = self._folder / "files/docker/registry/v2/repositories/team/snapshots"
+        found = (root / "_manifests/revisions/sha256").glob("*/link")
+        return [f"sha256:{path.parent.name}" for path in found]
+
+    def layer_pulls(self) -> int:
+        """Return how many times a blob of more than 10,000 bytes was read."""
+        text = (self._folder / "log").read_text()
+        reads = re.findall(r'"GET /v2/team/snapshots/blobs/\S+ HTTP/1.1" 200 (\d+) ', text)
+        return sum(int(size) > 10_000 for size in reads)
+
+    def _forget_pulled(self) -> None:
+        """Remove what the cluster's node has pulled from here."""
+        images = ["ctr", "--address", f"{STATE}/containerd/socket", "-n", "k8s.io", "images"]
+        listed = subprocess.run([*images, "ls"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in listed.splitlines()[1:]]
+        ours = {row[2] for row in rows if row[0].startswith(self.host)}
+        if names := [row[0] for row in rows if row[2] in ours]:
+            subprocess.run([*images, "rm", *names], stdout=subprocess.DEVNULL, check=True)

@@ -1,0 +1,192 @@
+"""Snapshots in an OCI registry: nodes pull them, and what happens when the registry refuses or is down."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    AuthenticationError,
+    ConfigurationError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    Session,
+    Snapshot,
+)
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit.providers.kubernetes._options import ClusterOptions
+from sandboxkit.providers.kubernetes._pushing import pushed, unpush
+from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.here import new_namespace
+from tests.kubernetes.registry import Registry
+
+pytestmark = [pytest.mark.timeout(240)]
+
+_FILL = "head -c 300000 /dev/urandom > data; echo kept > /opt/kept; rm /etc/issue; md5sum data"
+_SHOW = "md5sum data; cat /opt/kept; ls /etc/issue 2>&1"
+
+
+@pytest.fixture
+def registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> Iterator[Registry]:
+    if not cluster.is_of_script:
+        pytest.skip(
+            "nodes reach a registry on the loopback address in scripts/kube.sh's cluster alone"
+        )
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    with Registry(tmp_path) as registry:
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+        monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SNAPSHOT_REGISTRY", registry.repository)
+        yield registry
+
+
+@pytest.fixture
+def namespace(registry: Registry, cluster: Cluster) -> Iterator[str]:
+    """A namespace with a pull secret "pull"."""
+    with new_namespace() as name:
+        login = base64.b64encode(json.dumps(registry.login()).encode()).decode()
+        secret = {
+            "metadata": {"name": "pull"},
+            "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": login},
+        }
+        cluster.request("POST", f"/api/v1/namespaces/{name}/secrets", secret)
+        yield name
+
+
+def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(
+    namespace: str, registry: Registry, tmp_path: Path
+) -> None:
+    state = tmp_path / "state" / "kubernetes-snapshots"
+    with Session(KubernetesProvider(image_pull_secrets=["pull"])) as session:
+        with session.sandbox() as base:
+            made = base.exec(["sh", "-c", _FILL], check=True).result(60).stdout
+            snapshot = base.snapshot().result(60)
+        (digest,) = registry.manifests()
+        (archive,) = state.glob("*.tar.gz")
+        content = archive.read_bytes()
+        archive.unlink()  # as on another machine, to which the record was copied
+        with session.sandbox(snapshot=snapshot) as one, session.sandbox(snapshot=snapshot) as two:
+            for each in (one, two):
+                shown = each.exec(["sh", "-c", _SHOW]).result(60).stdout
+                assert shown.startswith(f"{made}kept\nls: "), shown
+            assert registry.layer_pulls() == 1
+            # What one of them deletes is not to be found in the copy, which it can read.
+            copy = one.read_file("/.sandboxkit-snapshot/archive").result(60)
+            assert len(copy) == len(content)
+            assert copy != content
+            write = [
+                "sh",
+                "-c",
+                "echo > /.sandboxkit-snapshot/archive || touch /.sandboxkit-snapshot/a",
+            ]
+            assert "Read-only" in one.exec(write, user="root").result(60).stderr
+            chained = two.snapshot().result(60)
+        with session.sandbox(snapshot=chained) as third:
+            assert third.exec(["sh", "-c", _SHOW]).result(60).stdout == shown
+        assert len(registry.manifests()) == 2
+        for made_of in (chained, snapshot):
+            made_of.delete().result(60)
+    assert registry.status(f"team/snapshots/manifests/{digest}") == 404
+    assert registry.manifests() == []
+    assert os.listdir(state) == []
+
+
+def test_a_pod_without_root_gets_a_snapshot_from_the_registry(
+    namespace: str, registry: Registry, tmp_path: Path
+) -> None:
+    provider = KubernetesProvider(security="restricted", image_pull_secrets=["pull"])
+    make = "head -c 30000 /dev/urandom > a; mkdir -m 700 /tmp/b; cp a /tmp/b; md5sum a"
+    with Session(provider, profile="strict", disk_mb=16, network="internet") as session:
+        with session.sandbox() as base:
+            made = base.exec(["sh", "-c", make], check=True).result(60).stdout
+            snapshot = base.snapshot().result(60)
+        next((tmp_path / "state").rglob("*.tar.gz")).unlink()
+        with session.sandbox(snapshot=snapshot) as other:
+            show = other.exec(["sh", "-c", "md5sum a; stat -c %a /tmp/b; cmp a /tmp/b/a"])
+            assert show.result(60).stdout == f"{made}700\n"
+        assert registry.layer_pulls() == 1
+        snapshot.delete().result(60)
+
+
+def test_a_registry_that_fails_or_refuses_is_reported(
+    namespace: str, registry: Registry, tmp_path: Path
+) -> None:
+    state = tmp_path / "state" / "kubernetes-snapshots"
+    with Session(KubernetesProvider(image_pull_secrets=["pull"])) as session:
+        with session.sandbox() as base:
+            registry.stop()
+            with pytest.raises(ProviderUnavailableError, match=f"registry {registry.host} cannot"):
+                base.snapshot().result(60)
+            registry.start()
+            registry.log_in("tester:wrong")
+            with pytest.raises(AuthenticationError, match=f"docker login {registry.host}"):
+                base.snapshot().result(60)
+            assert os.listdir(state) == []
+            registry.log_in("tester:sesame")
+            assert base.exec(["echo", "goes on"]).result(60).stdout == "goes on\n"
+            snapshot, other = base.snapshot().result(60), base.snapshot().result(60)
+        registry.stop()
+        with pytest.raises(ProviderUnavailableError, match=r"cannot delete an image"):
+            snapshot.delete().result(60)
+        assert len(Snapshot.list(provider="kubernetes").result(60)) == 2
+        registry.start(deletions=False)
+        with pytest.raises(
+            ConfigurationError, match=r"refuses to delete.*@sha256:\w{64} stays there"
+        ):
+            snapshot.delete().result(60)
+        assert [each.id for each in Snapshot.list(provider="kubernetes").result(60)] == [other.id]
+        registry.stop()
+        registry.start()
+        record = state / f"{other.id}.json"
+        known = record.read_text()
+        digest = json.loads(known)["pushed"][-64:]
+        record.write_text(known.replace(digest, "0" * 64))
+        with pytest.raises(ImageNotFoundError, match=f"{registry.repository}@sha256:0{{64}}"):
+            session.sandbox(snapshot=other).start().result(60)
+        record.write_text(known)
+        other.delete().result(60)
+    assert os.listdir(state) == []
+
+
+def test_a_snapshot_that_is_not_recorded_leaves_no_image(
+    registry: Registry, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(os.urandom(70_000))
+    kept = KeptFiles(
+        id="snapshot-0123456789abcdef",
+        content="0" * 64,
+        bytes=70_000,
+        unpacked=70_000,
+        created=0.0,
+        expires=0.0,
+        parent=None,
+        name=None,
+        tags={},
+        image="image",
+        places=["/"],
+    )
+    options = ClusterOptions(snapshot_registry=f"http://{registry.repository}")
+
+    async def push(fail: bool) -> KeptFiles:
+        async with pushed(kept, archive, options, answer=30, seconds=60) as done:
+            if fail:
+                assert len(registry.manifests()) == 1
+                raise OSError("the disk is full")
+            return done
+
+    with pytest.raises(OSError, match="disk is full"):
+        anyio.run(push, True)
+    assert registry.manifests() == []
+    done = anyio.run(push, False)
+    assert done.pushed == f"http://{registry.repository}@{registry.manifests()[0]}"
+    assert registry.status(f"team/snapshots/manifests/{kept.id}") == 200
+    anyio.run(lambda: unpush(done, answer=30))
+    assert registry.manifests() == []

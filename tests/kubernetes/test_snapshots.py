@@ -1,0 +1,390 @@
+"""Snapshots of pods: changes of the image, what is refused, and processes that are killed meanwhile."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    ProviderUnavailableError,
+    SandboxPausedError,
+    SandboxStartError,
+    Session,
+    Snapshot,
+)
+from sandboxkit.providers.kubernetes import KubernetesProvider, _snapshots
+from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
+from sandboxkit.testing.conformance.snapshots import SnapshotsConformance
+from tests.kubernetes.cluster import Cluster, wait_until
+from tests.kubernetes.here import IMAGE, new_namespace, sandboxes
+from tests.kubernetes.rooms import Box
+
+pytestmark = [pytest.mark.timeout(240)]
+
+_AS_ROOT = r"""
+import os, shutil
+os.remove("/etc/issue")
+shutil.rmtree("/usr/share/doc")
+shutil.rmtree("/var/opt"); os.mkdir("/var/opt"); open("/var/opt/new", "w").close()
+os.remove("/etc/debian_version"); os.makedirs("/etc/debian_version/now/a/folder")
+shutil.rmtree("/media"); open("/media", "w").close()
+open("/etc/profile", "a").write("# more")
+os.chmod("/etc/bash.bashrc", 0o600)
+os.link("/etc/fstab", "/etc/linked"); os.rename("/etc/host.conf", "/etc/moved")
+os.utime("/etc/shells", ns=(10**18 + 1, 10**18 + 123_456_789))
+os.mkdir("/opt/shared"); os.chmod("/opt/shared", 0o1777)
+open(b"/opt/odd \xff\nname", "w").write("odd")
+open("/opt/setuid", "w").close(); os.chmod("/opt/setuid", 0o6755)
+with open("/opt/hole", "wb") as file:
+    file.truncate(1 << 30); file.seek(1 << 29); file.write(b"middle")
+os.symlink("nowhere", "/opt/link"); os.utime("/opt/link", (1, 2), follow_symlinks=False)
+os.mkfifo("/opt/pipe")
+os.mkdir("/opt/locked"); open("/opt/locked/in", "w").write("in"); os.chmod("/opt/locked/in", 0)
+os.chmod("/opt/locked", 0)
+os.mkdir("/opt/deep"); os.chdir("/opt/deep")
+for number in range(300):
+    os.mkdir("a-folder-in-a-folder"); os.chdir("a-folder-in-a-folder")
+open("inside", "w").close()
+"""
+"""Changes of the image's files, as root."""
+_AS_NOBODY = r"""
+import os
+os.mkdir("/opt/shared/own", 0o700); open("/opt/shared/own/file", "w").write("own")
+os.chmod("/opt/shared/own/file", 0o400); os.link("/opt/shared/own/file", "/opt/shared/second")
+os.setxattr("/opt/shared/own", "user.mark", b"x")
+os.symlink("own", "/opt/shared/link")
+"""
+_LOOK = r"""
+import os, stat, sys, zlib
+sys.setrecursionlimit(5000)
+mounts = {line.split()[4].encode() for line in open("/proc/self/mountinfo")} - {b"/"}
+links = {}
+def show(path, name):
+    if path in mounts:
+        return
+    found = os.lstat(name)
+    line = [path, oct(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns]
+    if stat.S_ISLNK(found.st_mode):
+        line.append(os.readlink(name))
+    if stat.S_ISREG(found.st_mode):
+        line += [found.st_size, found.st_nlink, links.setdefault(found.st_ino, path)]
+        line.append(found.st_blocks * 512 < 1 << 20 or found.st_blocks)
+        if found.st_size < 1 << 16 and os.access(name, os.R_OK):
+            line.append(zlib.crc32(open(name, "rb").read()))
+    print(*line)
+    if stat.S_ISDIR(found.st_mode):
+        here = os.open(".", os.O_RDONLY)
+        try:
+            os.chdir(name)
+            for each in sorted(os.listdir(b".")):
+                show(path.rstrip(b"/") + b"/" + each, each)
+        except PermissionError:
+            print("closed")
+        os.fchdir(here)
+        os.close(here)
+os.chdir("/")
+show(b"/", b"/")
+"""
+"""Shows all that `lstat` tells of every file, and the content of small ones."""
+_OWNER = """
+import sys
+from sandboxkit import Session
+detach = sys.argv[1] == "detached"
+with Session("kubernetes", tags=("killed",), detach=detach, lifetime=600) as session:
+    sandbox = session.sandbox()
+    fill = "head -c 30000000 /dev/urandom > big; ls"
+    sandbox.exec(["sh", "-c", fill], check=True).result(60)
+    print("capture", flush=True)
+    snapshot = sandbox.snapshot(ttl=600).result(60)
+    print("start", flush=True)
+    session.sandbox(snapshot=snapshot).start().result(60)
+    print("fork", flush=True)
+    sandbox.fork(2).result(60)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluster) -> Path:
+    """A state folder of the test's own."""
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state" / "kubernetes-snapshots"
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    with new_namespace() as name:
+        yield name
+
+
+def test_all_files_of_the_image_and_of_two_users_are_as_they_were(
+    namespace: str, state: Path
+) -> None:
+    look = ["python3", "-B", "-I", "-c", _LOOK]
+    with Session("kubernetes") as session:
+        with session.sandbox() as base:
+            for user, code in (("root", _AS_ROOT), ("nobody", _AS_NOBODY)):
+                change = base.exec(["python3", "-B", "-I", "-c", code], user=user, check=True)
+                change.result(60)
+            before = base.exec(look, check=True, output_limit=None).result(60)
+            snapshot = base.snapshot().result(60)
+            again = base.exec(look, check=True, output_limit=None).result(60)
+        with session.sandbox(snapshot=snapshot) as other:
+            after = other.exec(look, check=True, output_limit=None).result(60)
+            ours = other.exec(["cat", "/opt/shared/second"], user="nobody").result(60)
+            extra = "import os; print(os.getxattr('/opt/shared/own', 'user.mark'))"
+            mark = other.exec(["python3", "-c", extra], user="nobody").result(60)
+            assert (ours.stdout, mark.stdout) == ("own", "b'x'\n")
+            chained = other.snapshot().result(60)
+        assert set(again.stdout.split("\n")) == set(before.stdout.split("\n"))
+        assert set(after.stdout.split("\n")) ^ set(before.stdout.split("\n")) == set()
+        assert "/opt/locked" in before.stdout
+        assert "a-folder-in-a-folder/inside" in before.stdout
+        with session.sandbox(snapshot=chained) as third:
+            last = third.exec(look, check=True, output_limit=None).result(60)
+        assert set(last.stdout.split("\n")) ^ set(before.stdout.split("\n")) == set()
+        assert chained.parent == snapshot.id
+        for each in (chained, snapshot):
+            each.delete().result(60)
+    assert os.listdir(state) == []
+
+
+def test_what_cannot_be_kept_or_started_is_refused(
+    namespace: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session("kubernetes") as session, session.sandbox() as base:
+        base.exec(
+            ["sh", "-c", "head -c 300000 /dev/urandom > f; head -c 8000000 /dev/zero > g"],
+            check=True,
+        ).result(60)
+        snapshot = base.snapshot().result(60)
+        assert snapshot.bytes is not None
+        assert 300_000 < snapshot.bytes < 400_000  # compressed
+        with pytest.raises(ConfigurationError, match=r"disk_mb=7: .* has 8\d{6} bytes"):
+            session.sandbox(snapshot=snapshot, disk_mb=7).start().result(60)
+        with pytest.raises(ConfigurationError, match="command="):
+            session.sandbox(snapshot=snapshot, command=["sleep", "1"])
+        with pytest.raises(ConfigurationError, match=f"profile=.*{snapshot.id}"):
+            session.sandbox(snapshot=snapshot, profile="strict").start().result(60)
+        with pytest.raises(ConfigurationError, match=f"image='other'.*{snapshot.id}"):
+            session.sandbox(snapshot=snapshot, image="other").start().result(60)
+        record = next(state.glob("*.json"))
+        known = record.read_text()
+        record.write_text(known.replace(IMAGE, "sandboxkit/pause:1"))
+        with pytest.raises(SandboxStartError, match="it is not the image of the snapshot"):
+            session.sandbox(snapshot=snapshot).start().result(60)
+        record.write_text(known)
+        damaged = next(state.glob("*.tar.gz"))
+        damaged.write_bytes(damaged.read_bytes()[:4096].ljust(damaged.stat().st_size, b"\0"))
+        with pytest.raises(SandboxStartError, match="is damaged"):
+            session.sandbox(snapshot=snapshot).start().result(60)
+        monkeypatch.setattr(_snapshots, "_MOST", 200_000)
+        with pytest.raises(CapacityError, match="more than 200000 bytes"):
+            base.snapshot().result(60)
+        monkeypatch.setattr(_snapshots, "_MOST", 1 << 30)
+        base.exec(["sh", "-c", "head -c 8000000 /dev/urandom > f"], check=True).result(60)
+        full = ("mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "full", state.parent)
+        subprocess.run(full, check=True)
+        try:
+            with pytest.raises(CapacityError, match=r"\d+ of 4194304 bytes free"):
+                base.snapshot().result(60)
+            assert os.listdir(state) == []
+        finally:
+            subprocess.run(["umount", state.parent], check=True)
+        assert base.exec(["echo", "goes on"]).result(60).stdout == "goes on\n"
+        assert Snapshot.list(provider="kubernetes").result(60)[0].id == snapshot.id
+        snapshot.delete().result(60)
+    assert os.listdir(state) == []
+    with pytest.raises(ConfigurationError, match="claims='pool'"):
+        Session(KubernetesProvider(claims="pool")).sandbox().snapshot()
+
+
+def test_two_snapshots_of_a_sandbox_are_kept_apart(state: Path) -> None:
+    store = ArchiveStore()
+    with store.partial("one"), store.partial("other"):
+        again = store.partial("one")
+        with pytest.raises(ProviderUnavailableError, match="another snapshot of sandbox 'one'"):
+            again.__enter__()
+        assert len(os.listdir(state)) == 2
+        (state / f"{'0' * 64}.tar").touch()  # of a version that did not compress
+    assert Snapshot.list(provider="kubernetes").result(60) == []
+    assert os.listdir(state) == []
+
+
+def test_a_snapshot_with_an_unreadable_record_is_listed_and_keeps_its_archive(state: Path) -> None:
+    store = ArchiveStore()
+    kept = KeptFiles(
+        id=store.new_id(),
+        content="0" * 64,
+        bytes=1,
+        unpacked=1,
+        created=0.0,
+        expires=0.0,
+        parent=None,
+        name="mine",
+        tags={},
+        image=IMAGE,
+        places=["/"],
+    )
+    with store.partial("one") as file:
+        store.keep(file, kept)
+    record = state / f"{kept.id}.json"
+    known = record.read_text()
+    for text in (known.replace('"name"', '"new"'), known[:-9]):
+        record.write_text(text)
+        (info,) = Snapshot.list(provider="kubernetes").result(60)
+        assert (info.id, info.info.expires_at) == (kept.id, None)
+        assert f"run sandboxkit snapshots rm {kept.id}" in str(info.info.name)
+        with pytest.raises(ConfigurationError, match=f"unreadable.*snapshots rm {kept.id}"):
+            store.load(kept.id)
+        assert len(os.listdir(state)) == 2
+    store.remove(kept.id)
+    assert os.listdir(state) == []
+
+
+def test_a_cancelled_snapshot_leaves_the_sandbox_as_it_was(namespace: str, state: Path) -> None:
+    make = "mkdir a; echo x > a/closed; chmod 0 a a/closed; head -c 200000000 /dev/urandom > big"
+    look = "stat -c %a a; cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -cx keep"
+    with Session("kubernetes") as session, session.sandbox() as base:
+        base.exec(["sh", "-c", make], check=True).result(60)
+        taking = base.snapshot()
+        wait_until(lambda: _is_written(state), "the first bytes of the archive")
+        taking.cancel()
+
+        def is_over() -> bool:
+            try:
+                seen = base.exec(["sh", "-c", look]).result(60)
+            except SandboxPausedError:  # the cancelled call has not gone on yet
+                return False
+            return seen.stdout.split() == ["0", "0"]
+
+        wait_until(is_over, "the end of the program that reads the files")
+    assert os.listdir(state) == []
+
+
+def _is_written(state: Path) -> bool:
+    return any(path.stat().st_size > 1 << 20 for path in state.glob(".partial-*"))
+
+
+def test_a_pod_without_root_keeps_the_files_of_its_only_user(namespace: str, state: Path) -> None:
+    make = "echo 1 > a; mkdir -m 700 /tmp/b; echo 2 > /tmp/b/c; chmod 0 /tmp/b/c; mkdir -m 0 /tmp/d"
+    show = "cat a; stat -c '%n %a %u %Y' a /tmp/b /tmp/d /tmp/b/c"
+    restricted = KubernetesProvider(security="restricted")
+    with Session(restricted, network="internet") as session:
+        with session.sandbox() as base:
+            base.exec(["sh", "-c", make], check=True).result(60)
+            before = base.exec(["sh", "-c", show], check=True).result(60)
+            snapshot = base.snapshot().result(60)
+        with session.sandbox(snapshot=snapshot) as other:
+            assert other.exec(["sh", "-c", show]).result(60).stdout == before.stdout
+        with Session("kubernetes") as another, pytest.raises(ConfigurationError, match="security="):
+            another.sandbox(snapshot=snapshot).start().result(60)
+        snapshot.delete().result(60)
+    assert os.listdir(state) == []
+
+
+@contextmanager
+def _owner(until: str, kind: str = "attached") -> Iterator[None]:
+    """A process that has begun to capture, start or fork; it is killed at the end of the block."""
+    argv = [sys.executable, "-c", _OWNER, kind]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        try:
+            assert owner.stdout is not None
+            while (line := owner.stdout.readline()) != f"{until}\n".encode():
+                assert line, f"it ended before {until!r}"
+            yield
+        finally:
+            os.kill(owner.pid, signal.SIGKILL)
+
+
+def _clean_up() -> None:
+    for what in ((), ("--snapshots",)):
+        argv = ["cleanup", "-p", "kubernetes", *what, "--tag", "killed"]
+        subprocess.run([sys.executable, "-m", "sandboxkit", *argv], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "moments", [3, pytest.param(50, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])]
+)
+def test_owners_that_are_killed_leave_only_what_has_a_ttl(
+    namespace: str,
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    found_cluster: Cluster,
+    moments: int,
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_LEASE", "8")
+    random = Random(28)
+    for number in range(moments):
+        with _owner(("capture", "start", "fork")[number % 3]):
+            time.sleep(random.random())
+        kept = Snapshot.list(("killed",), provider="kubernetes").result(60)
+        assert len(list(state.glob("*"))) == 2 * len(kept)
+    wait_until(
+        lambda: not _living(found_cluster, namespace), "the end of its sandboxes", seconds=120
+    )
+    _clean_up()
+    assert os.listdir(state) == []
+    assert sandboxes(found_cluster, namespace) == []
+
+
+@pytest.mark.anyio
+async def test_a_detached_sandbox_goes_on_when_the_owner_is_killed_during_a_snapshot(
+    namespace: str, state: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluster
+) -> None:
+    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_LEASE", "8")
+    with _owner("capture", "detached"):
+        wait_until(lambda: _is_written(state), "the first bytes of the archive")
+    provider = KubernetesProvider()
+    sandbox = Box(provider, sandboxes(found_cluster, namespace)[0].split()[0])
+    with anyio.fail_after(60):
+        while True:
+            try:
+                assert await sandbox.run("echo", "goes on") == (0, "goes on\n", "")
+                break
+            except SandboxPausedError:
+                await anyio.sleep(0.2)
+    await provider.aclose()
+    _clean_up()
+    assert os.listdir(state) == []
+
+
+def _living(cluster: Cluster, namespace: str) -> list[str]:
+    found = sandboxes(cluster, namespace)
+    return [each for each in found if each.endswith(("(Running)", "(Pending)"))]
+
+
+class KeepsTheWorkdirAlone(KubernetesProvider):
+    """A mutant: a snapshot lacks what is outside of the working folder."""
+
+    async def _archived(
+        self, sandbox_id: str, argv: Sequence[str], file: FileIO
+    ) -> tuple[str, int]:
+        return await super()._archived(sandbox_id, (*argv[:3], "/workspace"), file)
+
+
+class _Suite(SnapshotsConformance):
+    image = IMAGE
+
+    @classmethod
+    def make_provider(cls) -> KubernetesProvider:
+        return KeepsTheWorkdirAlone()
+
+
+def test_the_contract_notices_a_snapshot_of_the_workdir_alone(namespace: str) -> None:
+    suite = _Suite()
+    taking = suite._taking("standard")
+    with pytest.raises(AssertionError):
+        suite.test_files_are_kept_as_they_were(next(taking))
+    next(taking, None)
