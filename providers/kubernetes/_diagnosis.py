@@ -1,12 +1,13 @@
-"""Describes a cluster for `doctor`: its version, missing rights, and what the rights cannot show."""
+"""Describes a cluster for `doctor`: its version, missing rights, what it refuses, and other findings."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 from sandboxkit.errors import SandboxError
-from sandboxkit.providers.kubernetes import _rights
+from sandboxkit.providers.kubernetes import _pod, _rights
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._options import ClusterOptions
-from sandboxkit.types import Diagnosis
+from sandboxkit.providers.kubernetes._options import ClusterOptions, default_image
+from sandboxkit.providers.kubernetes._parts import AgentParts
+from sandboxkit.types import Diagnosis, SandboxSpec
 
 __all__ = ["diagnosis"]
 
@@ -43,11 +44,31 @@ async def diagnosis(
             "as an administrator, with the name of these credentials for USER (docs/kubernetes.md has the "
             f"whole Role):\n{_rights.commands(lacking, api.namespace)}",
         )
+    missing = "the pod of a sandbox is refused"
     try:
-        found = await verify()
-    except SandboxError as error:
+        if options.claims is None:
+            await _check_admission(api, options)
         missing = (
             "network='none' is not verified" if options.claims is None else "claims do not work"
         )
+        found = await verify()
+    except SandboxError as error:
         return Diagnosis(False, isolation, f"{detail}; {missing}", str(error))
     return Diagnosis(True, isolation, f"{detail}; {found}" if found else detail)
+
+
+async def _check_admission(api: Api, options: ClusterOptions) -> None:
+    """Let the server check a default sandbox's pod without making it.
+
+    Raises what a start would raise: for a runtime or priority class that is missing, a PodSecurity level,
+    a policy, a quota.
+    """
+    agent = AgentParts("check", [{"loader": b""}])
+    name = f"sandboxkit-{'0' * 16}"
+    body = _pod.manifest(name, SandboxSpec(), options, image=default_image(), agent=agent)
+    path = await api.path("pods")
+    try:
+        await api.call("POST", path, body, what="make a sandbox", params={"dryRun": "All"})
+    except SandboxError as error:
+        if "does not support dry run" not in str(error):  # an admission webhook of an older kind
+            raise

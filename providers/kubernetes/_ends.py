@@ -17,6 +17,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import NAME
+from sandboxkit.providers.kubernetes._snapshot_image import SNAPSHOT_CONTAINER
 from sandboxkit.providers.kubernetes._watch import Pod, PodStatus
 
 __all__ = [
@@ -38,9 +39,15 @@ _LONGEST = 500
 _KILLED = 137
 """The exit status after SIGKILL, which the kernel's OOM killer sends, too."""
 
+_PULL_SECRET = (
+    "kubectl create secret docker-registry NAME -n {} --docker-server=HOST --docker-username=USER "
+    "--docker-password=PASSWORD"
+)
 _PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"})
 _NO_IMAGE = frozenset({"InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
-_NO_START = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_NO_START = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+)
 
 # Messages of registries and runtimes for an image that is missing or that we may not pull.
 _MISSING = re.compile(
@@ -50,8 +57,9 @@ _MISSING = re.compile(
 )
 # Transient causes: the node is slow, or does not have everything that the pod needs yet.
 _PASSING = re.compile(
-    r"timed out|timeout|deadline exceeded|is reserved for|failed to sync|connection refused"
-    r"|connection reset|unavailable|too many requests",
+    r"timed out|timeout|deadline exceeded|is reserved for|failed to sync|connection refused|connection reset"
+    r"|unavailable|too many requests|error reading from server|transport is closing|ttrpc: closed"
+    r"|context canceled|cannot start a stopped process",
     re.IGNORECASE,
 )
 # The node rejected the pod or preempted it: a new pod may fit on another node.
@@ -76,6 +84,15 @@ _DELETERS = {
     "DeletionByPodGC": "its node was removed",
     "TerminationByKubelet": "its node lacked resources, or was shut down",
 }
+DELETED = "it was deleted"
+_UNADMITTED = (
+    "give start_timeout= the time that it may take; a ClusterQueue of Kueue needs quotas for cpu, memory and "
+    "ephemeral-storage"
+)
+_DISPLACED = ("DisruptionTarget", "TerminationTarget")
+"""Conditions of a pod that Kubernetes (since 1.26) or Kueue removes in favour of others."""
+_NODE_ENDS = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
+"""Reasons of a pod's status when its node shuts down."""
 _TELLING = frozenset(
     {"Evicted", "Preempted", "TaintManagerEviction", "NodeNotReady", "NodeShutdown", "Killing"}
 )
@@ -143,8 +160,9 @@ def is_lost(seen: PodStatus) -> bool:
 def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError | None:
     """Return why a pod will never start, or None while it still may. `events` add detail.
 
-    The error is an ImageNotFoundError, a SandboxStartError, or a CapacityError if its node had no
-    room for it.
+    The error is an ImageNotFoundError, a SandboxStartError, a CapacityError if its node had no room
+    for it, or the cluster evicted or preempted it, or a ProviderUnavailableError if its node's
+    containerd was interrupted.
     """
     pod = seen.pod
     name = str(pod["metadata"]["name"])
@@ -158,10 +176,16 @@ def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError |
         if state == "waiting":
             reason_text = f"{reason}: {_pull_words(events) or message}"
             if reason in _NO_IMAGE or (reason in _PULL and _MISSING.search(reason_text)):
+                missing = "check its name"
+                if container.get("name") == SNAPSHOT_CONTAINER:
+                    missing = (
+                        "if the registry has lost this snapshot's image, take the snapshot again"
+                    )
                 return made(
                     ImageNotFoundError,
-                    f"image {container.get('image')!r}: {reason_text[:_LONGEST]}; check its name, and "
-                    "image_pull_secrets for a private one",
+                    f"image {container.get('image')!r}: {reason_text[:_LONGEST]}; {missing}. For a "
+                    f"private one run `{_PULL_SECRET.format(pod['metadata'].get('namespace'))}` and give "
+                    "image_pull_secrets=['NAME']",
                 )
             if reason in _NO_START and not _PASSING.search(message):
                 return made(SandboxStartError, f"{reason}: {message[:_LONGEST]}")
@@ -170,8 +194,30 @@ def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError |
     if status.get("reason") and _NO_ROOM.search(str(status["reason"])):
         return made(CapacityError, f"{status['reason']}: {status.get('message', '')}")
     if has_ended(seen):
-        return made(SandboxStartError, f"it ended at once: {_pod_text(seen, events)}")
+        kind: type[SandboxError] = SandboxStartError
+        if _is_displaced(pod) or any(
+            container.get("name") == SNAPSHOT_CONTAINER
+            and "no space left" in str(detail.get("message"))
+            for container, _, detail in _states(pod)
+        ):
+            kind = CapacityError
+        elif any(
+            detail.get("reason") in _NO_START and _PASSING.search(str(detail.get("message")))
+            for *_, detail in _states(pod)
+        ):
+            kind = ProviderUnavailableError
+        return made(kind, f"it ended at once: {_pod_text(seen, events)}")
     return None
+
+
+def _is_displaced(pod: Pod) -> bool:
+    """Whether the cluster ended the pod for reasons of its own: a new pod may start elsewhere."""
+    status, conditions = _status(pod), _conditions(pod)
+    if status.get("reason") == "Evicted":
+        return not _OWN_DISK.search(str(status.get("message")))
+    if status.get("reason") in _NODE_ENDS:
+        return True
+    return any(conditions.get(name, {}).get("status") == "True" for name in _DISPLACED)
 
 
 def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
@@ -191,7 +237,7 @@ def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: floa
     if reason_text := _unscheduled(seen.pod):
         gated = _is_gated(seen.pod)
         kind = CapacityError if gated or _SCARCE.search(reason_text) else SandboxStartError
-        reason_text += "; give start_timeout= the time that it may take" if gated else ""
+        reason_text += f"; {_UNADMITTED}" if gated else ""
     elif not seen.pod["spec"].get("nodeName"):
         reason_text = "no scheduler has looked at it"
     else:
@@ -214,7 +260,9 @@ def _unscheduled(pod: Pod) -> str:
     """Return why a pod has no node yet; "" if no scheduler said so."""
     if _is_gated(pod):
         labels = pod["metadata"].get("labels") or {}
-        gates = ", ".join(str(each.get("name")) for each in pod["spec"]["schedulingGates"])
+        gates = ", ".join(
+            str(each.get("name")) for each in pod["spec"].get("schedulingGates") or ()
+        )
         queue = labels.get("kueue.x-k8s.io/queue-name")
         return f"it is not admitted yet by {f'the queue {queue!r}' if queue else gates}"
     scheduled = _conditions(pod).get("PodScheduled", {})
@@ -224,7 +272,8 @@ def _unscheduled(pod: Pod) -> str:
 
 
 def _is_gated(pod: Pod) -> bool:
-    return bool(pod["spec"].get("schedulingGates"))
+    scheduled = _conditions(pod).get("PodScheduled", {})
+    return bool(pod["spec"].get("schedulingGates")) or scheduled.get("reason") == "SchedulingGated"
 
 
 def end_error(
@@ -232,11 +281,15 @@ def end_error(
 ) -> SandboxTerminatedError:
     """Return why a sandbox ended; `reason` comes from its agent or its provider, if they know it.
 
+    For DELETED, the conditions of a pod that was removed in favour of others say more.
+
     The error's `out_of_memory` is true only if the sandbox exceeded its own memory or disk limit.
     """
     over, reason_text = _own_excess(seen) if seen is not None else ("", "")
     if not over:
         words = {"lifetime": "its lifetime is over"}.get(reason, reason)
+        if reason == DELETED and seen is not None and _is_displaced(seen.pod):
+            words = ""  # the pod's conditions say who deleted it
         reason_text = words or (
             _pod_text(seen, events) if seen is not None else "its agent was killed"
         )
@@ -319,7 +372,7 @@ def _statements(seen: PodStatus) -> Iterator[str]:
     if is_lost(seen):
         yield "its node does not report"
     if seen.gone or "deletionTimestamp" in pod["metadata"]:
-        yield "it was deleted"
+        yield DELETED
     elif status.get("phase") == "Pending":
         yield "its node has not started it"
 

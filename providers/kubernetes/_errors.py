@@ -120,13 +120,19 @@ _RULES = (
         ),
         (
             ConfigurationError,
-            "the namespace allows only safer pods: use mode='restricted', or another namespace",
+            "the namespace allows only safer pods: use no_network='policy', security='restricted', or "
+            "another namespace",
             r"violates PodSecurity|pod security policy|PodSecurityPolicy",
         ),
         (
             ConfigurationError,
             "name a runtime class that `kubectl get runtimeclass` shows",
             r'RuntimeClass ".*" not found',
+        ),
+        (
+            ConfigurationError,
+            "name a priority class that `kubectl get priorityclass` shows",
+            r"no PriorityClass with name",
         ),
         (
             ProviderUnavailableError,

@@ -27,7 +27,7 @@ from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from tests.docker.registry import Registry
 from tests.kubernetes.bare import connected, create, manifest, remove, running
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, kubectl
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +99,7 @@ def _registry(code: int, body: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("image", "policy", "words"),
     [
-        ("No//SUCH", "IfNotPresent", "couldn't parse image reference"),
+        ("No//SUCH", "IfNotPresent", "couldn't parse image"),
         ("no/such:1", "Never", "pull policy of Never"),
         ("registry.invalid/no/such:1", "Always", "no such host"),
     ],
@@ -140,11 +140,28 @@ async def test_a_missing_registry_is_retried(cluster: Cluster, namespace: str) -
     assert "connection refused" in str(error)
 
 
-async def test_an_image_of_a_registry_that_has_it_is_pulled(
+async def test_the_error_for_a_private_image_has_the_command_with_which_it_is_pulled(
     cluster: Cluster, namespace: str
 ) -> None:
-    with Registry() as registry:
-        error = await _start_error(cluster, namespace, {"image": f"{registry.host}/hello:1"})
+    with Registry("s3cret") as registry:
+        error = await _start_error(cluster, namespace, {"image": registry.image})
+        assert type(error) is ImageNotFoundError
+        command = str(error).split("`")[1]
+        for name, value in (
+            ("HOST", registry.host),
+            ("USER", "me"),
+            ("PASSWORD", "s3cret"),
+            ("NAME", "pull"),
+        ):
+            command = command.replace(name, value)
+        assert command.startswith(f"kubectl create secret docker-registry pull -n {namespace} ")
+        kubectl(*command.split()[1:])
+        try:
+            error = await _start_error(
+                cluster, namespace, {"image": registry.image}, imagePullSecrets=[{"name": "pull"}]
+            )
+        finally:
+            kubectl("delete", "secret", "pull", "-n", namespace)
     assert type(error) is SandboxStartError  # it has no program in it
     assert "executable file not found" in str(error)
 
@@ -363,7 +380,7 @@ async def test_an_eviction_by_the_api_is_the_infrastructures(
 ) -> None:
     async def evict(pod: str) -> None:
         body = {
-            "apiVersion": "policy/v1beta1",
+            "apiVersion": "policy/v1" if cluster.has_version(22) else "policy/v1beta1",
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
         }
