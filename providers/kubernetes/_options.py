@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes._errors import NAME
+from sandboxkit.providers.kubernetes._registry import ImageRepository
 
 __all__ = [
     "ClusterOptions",
@@ -48,6 +49,7 @@ _OF_PODS = (
     "requests",
     "gpu_resource",
     "storage_claim",
+    "snapshot_registry",
     "max_lifetime",
 )
 """The options that describe pods."""
@@ -75,6 +77,8 @@ class ClusterOptions:
     gpu_resource: str = "nvidia.com/gpu"
     storage_claim: str | None = None
     """The PersistentVolumeClaim for datasets and volumes; None: neither can be mounted."""
+    snapshot_registry: str | None = None
+    """The repository of an OCI registry to which snapshots are pushed as images; None: they are not."""
     claims: str | None = None
     """The SandboxWarmPool that sandboxes are claimed from; None: a pod is made for each."""
     max_lifetime: float = 86_400.0
@@ -119,6 +123,8 @@ class ClusterOptions:
                 raise ConfigurationError(
                     f"{what}={value!r} is not a valid name of a Kubernetes object", provider=NAME
                 )
+        if self.snapshot_registry is not None:
+            ImageRepository.parse(self.snapshot_registry)
         if self.claims is not None:
             self._check_pooled(self.claims)
         if self.queue is not None and len(self.queue) > 63:

@@ -12,6 +12,7 @@ from sandboxkit.providers.kubernetes import _claim, _tags
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER, AgentParts
+from sandboxkit.providers.kubernetes._snapshot_image import SnapshotImage
 from sandboxkit.providers.kubernetes._spec import user_of
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
@@ -24,6 +25,7 @@ __all__ = [
     "ID_PATTERN",
     "MARKER",
     "NETWORK",
+    "disk_mb",
     "expires_of",
     "expiry",
     "finished_at",
@@ -34,6 +36,9 @@ __all__ = [
     "manifest",
     "never_started",
     "nothing_runs",
+    "places",
+    "places_of",
+    "started_at",
     "time_of",
     "why_left",
 ]
@@ -78,6 +83,8 @@ _UNIT = {
     "P": 1e15,
     "E": 1e18,
 }
+_SPACE = "space-"
+"""The prefix of the names of writable volumes."""
 _STATES = {"Pending": SandboxState.STARTING, "Running": SandboxState.RUNNING}
 
 # Any: manifests and the API server's responses are JSON.
@@ -92,21 +99,30 @@ def manifest(
     image: str,
     agent: AgentParts,
     keeper: bool = False,
+    snapshot: SnapshotImage | None = None,
 ) -> Json:
     """Return the pod manifest for a spec that has passed `check`.
 
-    `keeper` mounts the whole claim instead of `spec.mounts`.
+    `keeper` mounts the whole claim instead of `spec.mounts`. `snapshot` is the image of the spec's snapshot,
+    if it has one.
     """
     volumes: list[Json] = [agent.volume]
     mounts: list[Json] = [{"name": "agent", "mountPath": AGENT_DIRECTORY, "readOnly": True}]
     for number, (folder, size_mb) in enumerate(_folders(spec, options).items()):
         limit = {} if size_mb is None else {"sizeLimit": f"{size_mb}Mi"}
-        volumes.append({"name": f"space-{number}", "emptyDir": limit})
-        mounts.append({"name": f"space-{number}", "mountPath": folder})
+        volumes.append({"name": f"{_SPACE}{number}", "emptyDir": limit})
+        mounts.append({"name": f"{_SPACE}{number}", "mountPath": folder})
     if keeper or spec.mounts:
         volumes.append(_claim.claim_volume(options.storage_claim or ""))
         mounts += _claim.mounts_of(spec.mounts, keeper=keeper)
     cut = spec.network == "none" and not options.by_policy
+    security = _security(spec, options, cut=cut, keeper=keeper)
+    resources = _resources(spec, options)
+    before: list[Json] = []
+    if snapshot is not None:
+        volumes.append(snapshot.volume)
+        mounts.append(snapshot.mount)
+        before.append(snapshot.container(security, resources))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -139,6 +155,7 @@ def manifest(
             **_spread(options),
             "imagePullSecrets": [{"name": each} for each in options.image_pull_secrets],
             "volumes": volumes,
+            **({"initContainers": before} if before else {}),
             "containers": [
                 {
                     "name": CONTAINER,
@@ -163,9 +180,9 @@ def manifest(
                     "workingDir": "/",
                     # Puts an agent's stderr into the pod's status when the agent cannot start.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "securityContext": _security(spec, options, cut=cut, keeper=keeper),
+                    "securityContext": security,
                     "volumeMounts": mounts,
-                    "resources": _resources(spec, options),
+                    "resources": resources,
                 }
             ],
         },
@@ -240,11 +257,28 @@ def _folders(spec: SandboxSpec, options: ClusterOptions) -> dict[str, int | None
     return {workdir: None} if options.security == "restricted" and workdir != "/tmp" else {}
 
 
+def places(spec: SandboxSpec, options: ClusterOptions) -> list[str]:
+    """Return the folders below which a sandbox can write: "/" if its root is writable, and its volumes."""
+    return [*(() if spec.profile == "strict" else "/"), *_folders(spec, options)]
+
+
+def places_of(pod: Mapping[str, Any]) -> list[str]:
+    """Return what `places` returns for the spec of a pod."""
+    container = pod["spec"]["containers"][0]
+    strict = container["securityContext"].get("readOnlyRootFilesystem", False)
+    found = [m["mountPath"] for m in container["volumeMounts"] if m["name"].startswith(_SPACE)]
+    return [*(() if strict else "/"), *found]
+
+
+def disk_mb(spec: SandboxSpec) -> int:
+    """Return how many MiB a sandbox may write."""
+    return spec.disk_mb or (_STRICT_DISK_MB if spec.profile == "strict" else _DISK_MB)
+
+
 def _resources(spec: SandboxSpec, options: ClusterOptions) -> Json:
-    disk_mb = _STRICT_DISK_MB if spec.profile == "strict" else _DISK_MB
     limits = {
         "memory": f"{spec.memory_mb or _MEMORY_MB}Mi",
-        "ephemeral-storage": f"{spec.disk_mb or disk_mb}Mi",
+        "ephemeral-storage": f"{disk_mb(spec)}Mi",
     }
     if spec.cpus is not None:
         limits["cpu"] = f"{round(spec.cpus * 1000)}m"
@@ -334,6 +368,13 @@ def finished_at(pod: Mapping[str, Any]) -> datetime | None:
     ]
     # A pod that was evicted before any container ran has only its creation time.
     return max(filter(None, ends), default=time_of(pod["metadata"].get("creationTimestamp")))
+
+
+def started_at(pod: Mapping[str, Any]) -> datetime | None:
+    """Return when the pod's container started, in whole seconds; None if its node has not reported it."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    running = next((each.get("state", {}).get("running") for each in statuses), None)
+    return time_of((running or {}).get("startedAt"))
 
 
 def nothing_runs(pod: Mapping[str, Any]) -> bool:

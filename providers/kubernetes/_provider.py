@@ -4,7 +4,7 @@ import builtins
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
@@ -22,15 +22,14 @@ from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.launch import config_of
-from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers.kubernetes import _ends, _pod, _rights, _spec, _tags
 from sandboxkit.providers.kubernetes._api import CORE, Api
 from sandboxkit.providers.kubernetes._diagnosis import diagnosis
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
+from sandboxkit.providers.kubernetes._instance import PodInstance
 from sandboxkit.providers.kubernetes._options import (
     ClusterOptions,
     NoNetwork,
@@ -44,6 +43,7 @@ from sandboxkit.providers.kubernetes._parts import Parts
 from sandboxkit.providers.kubernetes._pod import CONTAINER, ID_PATTERN
 from sandboxkit.providers.kubernetes._policy_probe import NetworkPolicyProbe
 from sandboxkit.providers.kubernetes._posting import post_once
+from sandboxkit.providers.kubernetes._snapshots import PodSnapshots
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._storage import KEEPER, ClaimStorage
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
@@ -62,20 +62,12 @@ _POLLS = (0.1, 1.0)
 _NOBODY_LISTENS = "connection refused"
 
 
-@dataclass(eq=False)
-class PodInstance(HostedInstance):
-    """The state that this process keeps about a sandbox in a cluster."""
-
-    place: tuple[str, str] | None = None
-    """The pod and its container, of a sandbox that is a claim; None before they are known."""
-
-
-class KubernetesProvider(AgentProvider[PodInstance]):
+class KubernetesProvider(PodSnapshots[PodInstance]):
     """Runs sandboxes as pods of the cluster in KUBECONFIG, or of the cluster that this pod runs in.
 
     The default image is SANDBOXKIT_KUBERNETES_IMAGE, or else python:3.11-slim. context, namespace,
-    security, no_network, runtime_class, priority_class, queue, storage_claim, claims and lease default
-    to variables with the same prefix.
+    security, no_network, runtime_class, priority_class, queue, storage_claim, snapshot_registry, claims and
+    lease default to variables with the same prefix.
     """
 
     name: ClassVar[str] = NAME
@@ -112,6 +104,7 @@ class KubernetesProvider(AgentProvider[PodInstance]):
         requests: Mapping[str, str] | None = None,
         gpu_resource: str = "nvidia.com/gpu",
         storage_claim: str | None = None,
+        snapshot_registry: str | None = None,
         claims: str | None = None,
         lease: float | None = None,
         max_lifetime: float = 86_400.0,
@@ -126,8 +119,10 @@ class KubernetesProvider(AgentProvider[PodInstance]):
         {"cpu": "500m"}. `queue` is a LocalQueue of Kueue, which admits the pods: `start_timeout` has to
         cover the wait for it. `topology_spread` is the node label over whose values sandboxes are spread
         where that is possible. `storage_claim` is a PersistentVolumeClaim in which datasets and volumes are
-        kept, with ReadWriteMany where sandboxes run on several nodes. `claims` is a SandboxWarmPool of
-        agent-sandbox: sandboxes are claims on it, and its template decides what else describes a pod. A
+        kept, with ReadWriteMany where sandboxes run on several nodes. `snapshot_registry` is a repository of
+        an OCI registry, such as "registry.example:5000/sandboxkit": snapshots are pushed to it, and nodes
+        pull them. `claims` is a SandboxWarmPool of agent-sandbox: sandboxes are claims on it, and its
+        template decides what else describes a pod. A
         sandbox ends `lease` seconds after its owner is gone (default 60, with `claims` 300); a broken
         connection has half of them to reconnect. Renewals extend no sandbox beyond its first lifetime or
         `max_lifetime`, whichever is longer; with `claims` there is no such limit. `timeout` limits each
@@ -150,6 +145,7 @@ class KubernetesProvider(AgentProvider[PodInstance]):
             requests=dict(requests or {}),
             gpu_resource=gpu_resource,
             storage_claim=storage_claim or variable("STORAGE_CLAIM"),
+            snapshot_registry=snapshot_registry or variable("SNAPSHOT_REGISTRY"),
             claims=(claims := claims or variable("CLAIMS")),
             max_lifetime=max_lifetime,
             lease=seconds("lease", lease, 300.0 if claims else 60.0),
@@ -187,6 +183,7 @@ class KubernetesProvider(AgentProvider[PodInstance]):
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
+        spec = self._based(spec)
         self._sweeper.begin()
         if spec.network == "none" and self._options.by_policy:
             await self._denial.ensure(default_image())
@@ -198,7 +195,10 @@ class KubernetesProvider(AgentProvider[PodInstance]):
         agent = await self._parts.ensure()
         name = self._new_name()
         image = spec.image or default_image()
-        body = _pod.manifest(name, spec, self._options, image=image, agent=agent, keeper=keeper)
+        snapshot = self._snapshot_image(spec)
+        body = _pod.manifest(
+            name, spec, self._options, image=image, agent=agent, keeper=keeper, snapshot=snapshot
+        )
         return await self._made(name, body, spec)
 
     def _new_name(self) -> str:
@@ -227,6 +227,7 @@ class KubernetesProvider(AgentProvider[PodInstance]):
             await self._creations.once(create, find, left=f"a pod named {name!r}")
             async with self._creations.preparing(name):
                 await self._take(name, spec)
+                await self._restored(name, spec, body)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._forget(name)
@@ -265,9 +266,8 @@ class KubernetesProvider(AgentProvider[PodInstance]):
             await anyio.sleep(_POLLS[0])
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        pods = await self._path()
         params = {"labelSelector": _tags.selector(tags)}
-        async for pod in self._api.pages(pods, what="list sandboxes", params=params):
+        async for pod in self._api.pages(await self._path(), what="list sandboxes", params=params):
             info = self._info(pod)
             if info is not None and all(info.tags.get(key) == tags[key] for key in tags):
                 yield info
@@ -316,9 +316,8 @@ class KubernetesProvider(AgentProvider[PodInstance]):
 
     async def _until_stopped(self, sandbox_id: str, pod: str) -> None:
         """Remove the pod of a sandbox and return once its node has reported that nothing of it runs."""
-        began = time.monotonic()
+        began, pause = time.monotonic(), _POLLS[0]
         deadline = began + self._timeout
-        pause = _POLLS[0]
         path = await self._api.path("pods", pod)
         await self._remove(sandbox_id, _GRACE, path)
         while True:
@@ -432,7 +431,7 @@ class KubernetesProvider(AgentProvider[PodInstance]):
 
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         if self._known(sandbox_id).deletions:
-            reason = "it was deleted"
+            reason = _ends.DELETED
         seen = self._watch.last(sandbox_id) if self._known(sandbox_id).is_ours else None
         if reason == "lifetime" and seen is not None and not _pod.has_expired(seen.pod):
             reason = ""  # so the agent was asked to end it
@@ -445,9 +444,9 @@ class KubernetesProvider(AgentProvider[PodInstance]):
                     # Perhaps a caller asked the agent to end it and is about to delete the pod.
                     seen = await self._final(sandbox_id, _pod.is_deleted)
                 if _pod.is_deleted(seen):
-                    reason = "it was deleted"
+                    reason = _ends.DELETED
             except SandboxNotFoundError:
-                reason = "it was deleted"
+                reason = _ends.DELETED
             except SandboxError:
                 pass  # report what is known already
             if not reason:

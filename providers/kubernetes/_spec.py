@@ -12,8 +12,8 @@ from sandboxkit.types import SandboxSpec
 __all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
 
 UNSUPPORTED = {
+    "isolation": "in a gVisor pod the agent cannot tell who connects to it; for a virtual machine set a runtime_class",
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",
-    "snapshot": "there are no snapshots of pods yet: build an image, or use provider='docker'",
 }
 """The fields that Kubernetes cannot honour, each with the reason."""
 _WITHOUT_A_CLAIM = {
@@ -78,6 +78,11 @@ def rules(options: ClusterOptions) -> tuple[Rule, ...]:
             "workdir",
             f"with {mode} it is a volume, and has no colon",
             lambda spec: has_volume(spec) and ":" in (spec.workdir or ""),
+        ),
+        Rule(
+            "command",
+            "with a snapshot it would start before the files are there; start it with exec()",
+            lambda spec: bool(spec.command and spec.snapshot),
         ),
         Rule(
             "mounts",

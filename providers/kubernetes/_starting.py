@@ -71,7 +71,10 @@ class Start:
             except TimeoutError:
                 seen = await self._until(_placed)
         if _ends.is_running(seen):
-            return await self._connect()
+            try:
+                return await self._connect()
+            except SandboxNotFoundError as error:  # its container has ended since
+                raise await self.explain(error, refused=True) from error
         events = await _ends.events_of(self._api, self._name)
         raise _ends.start_error(seen, events) or self._late(events)
 

@@ -29,7 +29,8 @@ from sandboxkit.providers.kubernetes import _ends, _pod, _pool_claim, _rights
 from sandboxkit.providers.kubernetes._diagnosis import diagnosis
 from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
 from sandboxkit.providers.kubernetes._exec import PodProgram
-from sandboxkit.providers.kubernetes._provider import KubernetesProvider, PodInstance
+from sandboxkit.providers.kubernetes._instance import PodInstance
+from sandboxkit.providers.kubernetes._provider import KubernetesProvider
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxSpec
 
@@ -243,11 +244,11 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         known = self._known(sandbox_id)
         last = self._watch.last(sandbox_id) if known.is_ours else None
         if known.deletions:
-            reason = "it was deleted"
+            reason = _ends.DELETED
         elif last is not None and reason in ("", "lifetime"):
             # An agent that ended before the lifetime was asked to, by a deletion.
             expired = _pod.has_expired(last.pod)
-            reason = "lifetime" if expired else reason and "it was deleted"
+            reason = "lifetime" if expired else reason and _ends.DELETED
         if reason or known.place is None:
             return _ends.end_error(None, sandbox_id=sandbox_id, reason=reason)
         pod = known.place[0]

@@ -33,6 +33,10 @@ class PodStatus:
     """Whether the pod was deleted: `pod` is then its last state, which has an eviction's reason."""
 
 
+_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
+"""The metadata that says when a pod's deletion was requested; the watch keeps the first values."""
+
+
 class PodWatch:
     """Watches pods from the first `follow` to `aclose`, through restarts of the API server.
 
@@ -183,6 +187,11 @@ class PodWatch:
         if seen is not None and not gone and (seen.gone or _is_older(pod, seen.pod)):
             return  # an old event, repeated after a list
         pod["metadata"].pop("managedFields", None)  # half of a pod's size
+        if seen is not None and seen.pod["metadata"].get("uid") == pod["metadata"].get("uid"):
+            # With the containers' end a newer kubelet deletes the pod once more, which changes these.
+            pod["metadata"] |= {
+                key: seen.pod["metadata"][key] for key in _DELETION if key in seen.pod["metadata"]
+            }
         self._note(name, PodStatus(pod, gone))
 
     def _note(self, name: str, seen: PodStatus) -> None:
