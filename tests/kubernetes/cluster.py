@@ -20,7 +20,7 @@ from typing import Any, Literal
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kube.sh"
 STATE = Path(os.environ.get("SANDBOXKIT_KUBE_DIR", "/var/lib/sbk-kube"))
 
-Program = Literal["etcd", "api", "controllers", "scheduler", "containerd", "kubelet"]
+Program = Literal["etcd", "api", "controllers", "scheduler", "containerd", "kubelet", "sandboxes"]
 
 
 class ApiError(Exception):
@@ -71,13 +71,22 @@ class Cluster:
         ]
         return items
 
+    @property
+    def is_of_script(self) -> bool:
+        """Whether scripts/kube.sh runs it, so that its programs can be stopped and its files read."""
+        return self.kubeconfig == STATE / "kubeconfig"
+
+    def has_version(self, minor: int) -> bool:
+        """Whether the API server is of version 1.`minor` or newer."""
+        return _minor(self) >= minor
+
     def ready(self) -> bool:
-        """Whether the API server answers and the node takes pods."""
+        """Whether the API server answers and a node takes pods."""
         try:
-            nodes = self.request("GET", "/api/v1/nodes/node1", timeout=5)
+            nodes = self.request("GET", "/api/v1/nodes", timeout=5)["items"]
         except (ApiError, OSError):
             return False
-        conditions = nodes["status"]["conditions"]
+        conditions = [each for node in nodes for each in node["status"]["conditions"]]
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def wait_until_ready(self) -> None:
@@ -122,6 +131,12 @@ class Cluster:
         finally:
             _run("thaw", program)
             self.wait_until_ready()
+
+
+@functools.cache
+def _minor(cluster: Cluster) -> int:
+    version: dict[str, str] = cluster.request("GET", "/version")
+    return int(version["minor"].rstrip("+"))
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> None:

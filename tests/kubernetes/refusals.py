@@ -129,6 +129,14 @@ REFUSALS = [
         ("create",),
         403,
         "Forbidden",
+        _FORBIDDEN + "no PriorityClass with name high was found",
+        ConfigurationError,
+        details=_PODS,
+    ),
+    Refused(
+        ("create",),
+        403,
+        "Forbidden",
         _FORBIDDEN + 'error looking up service account n/default: serviceaccount "default" not '
         "found",
         ProviderUnavailableError,
@@ -319,6 +327,24 @@ STATES = [
     ),
     State("start", _failed("OutOfcpu", "Node didn't have it"), CapacityError, "OutOfcpu"),
     State("start", _failed("OutOfpods", "Node didn't have it"), CapacityError, "OutOfpods"),
+    State(
+        "start",
+        _failed("Evicted", "The node had condition: [MemoryPressure]. "),
+        CapacityError,
+        "Evicted: The node had condition",
+    ),
+    State(
+        "start",
+        _failed("NodeShutdown", "Pod was rejected as the node is shutting down."),
+        CapacityError,
+        "NodeShutdown: Pod was rejected",
+    ),
+    State(
+        "start",
+        _disrupted("PreemptionByScheduler"),
+        CapacityError,
+        "a pod of a higher priority preempted it",
+    ),
     State(
         "deadline",
         _unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had taints"),

@@ -19,7 +19,7 @@ import anyio.to_thread
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
-from tests.kubernetes.cluster import STATE, Cluster, Program, find_cluster
+from tests.kubernetes.cluster import Cluster, Program, find_cluster
 from tests.kubernetes.here import new_namespace
 from tests.kubernetes.rooms import Box
 
@@ -207,7 +207,7 @@ async def soak(cluster: Cluster, namespace: str, *, seconds: float, seed: int) -
 def main(minutes: float, seed: int = 0) -> int:
     """Soak the cluster of scripts/kube.sh and print the result; return the exit status."""
     cluster = find_cluster()
-    if isinstance(cluster, str) or cluster.kubeconfig != STATE / "kubeconfig":
+    if isinstance(cluster, str) or not cluster.is_of_script:
         sys.exit(f"only the cluster of scripts/kube.sh can be soaked: {cluster}")
     with cluster.held(alone=True), new_namespace() as namespace:
         found = anyio.run(lambda: soak(cluster, namespace, seconds=60 * minutes, seed=seed))

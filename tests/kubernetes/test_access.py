@@ -1,6 +1,5 @@
 """How a cluster is found, and who we are there."""
 
-import base64
 import os
 import sys
 import tempfile
@@ -21,9 +20,17 @@ from sandboxkit.providers.kubernetes import _access, _login
 from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
 from tests.kubernetes.answers import answering, kubeconfig, status
-from tests.kubernetes.cluster import STATE, Cluster
+from tests.kubernetes.cluster import STATE, Cluster, wait_until
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def folder(cluster: Cluster) -> Path:
+    """The folder with the kubeconfigs that scripts/kube.sh writes."""
+    if not cluster.is_of_script:
+        pytest.skip("only scripts/kube.sh makes a kubeconfig with a certificate")
+    return STATE
 
 
 async def _list(api: Api, resource: str = "pods") -> Any:
@@ -32,9 +39,9 @@ async def _list(api: Api, resource: str = "pods") -> Any:
 
 @pytest.mark.parametrize("name", ["kubeconfig", "kubeconfig-certificate"])
 async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
-    cluster: Cluster, name: str
+    cluster: Cluster, name: str, folder: Path
 ) -> None:
-    api = Api(kubeconfig=str(STATE / name))
+    api = Api(kubeconfig=str(folder / name))
     try:
         assert (await _list(api))["kind"] == "PodList"
         assert (api.server, api.namespace) == (cluster.server, "default")
@@ -52,12 +59,12 @@ async def test_the_environment_names_the_kubeconfig(cluster: Cluster) -> None:
 
 
 async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     open_before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
-        api = Api(kubeconfig=str(STATE / "kubeconfig-certificate"))
+        api = Api(kubeconfig=str(folder / "kubeconfig-certificate"))
         await _list(api)
         await api.aclose()
         assert not list(tmp_path.iterdir())
@@ -141,10 +148,13 @@ async def test_an_untrusted_certificate_is_reported(cluster: Cluster, tmp_path: 
 def _account(cluster: Cluster, namespace: str) -> tuple[str, str]:
     """The default service account's token, and its authority."""
     path = f"/api/v1/namespaces/{namespace}"
-    name = cluster.request("GET", f"{path}/serviceaccounts/default")["secrets"][0]["name"]
-    data = cluster.request("GET", f"{path}/secrets/{name}")["data"]
-    token, authority = (base64.b64decode(data[key]).decode() for key in ("token", "ca.crt"))
-    return token, authority
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = cluster.request("POST", f"{path}/serviceaccounts/default/token", body)["status"][
+        "token"
+    ]
+    wait_until(lambda: bool(cluster.request("GET", f"{path}/configmaps")["items"]), "the authority")
+    published = cluster.request("GET", f"{path}/configmaps/kube-root-ca.crt")["data"]
+    return token, published["ca.crt"]
 
 
 async def test_in_a_pod_the_service_account_is_used(

@@ -90,6 +90,7 @@ def test_options_that_restricted_pods_lack_are_refused(named: str, options: dict
         ("priority_class='A'", {"priority_class": "A"}),
         ("queue='A B'", {"queue": "A B"}),
         ("storage_claim='A B'", {"storage_claim": "A B"}),
+        ("snapshot_registry='registry:5000'", {"snapshot_registry": "registry:5000"}),
         ("queue='aaaa", {"queue": "a" * 64}),
         ("topology_spread='a b'", {"topology_spread": "a b"}),
         ("image_pull_secrets='A'", {"image_pull_secrets": ["A"]}),

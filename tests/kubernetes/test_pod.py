@@ -13,8 +13,9 @@ import pytest
 
 from sandboxkit.providers.kubernetes import _pod, _tags
 from sandboxkit.providers.kubernetes._claim import used_by
-from sandboxkit.providers.kubernetes._options import ClusterOptions
+from sandboxkit.providers.kubernetes._options import ClusterOptions, Security
 from sandboxkit.providers.kubernetes._parts import parts_of
+from sandboxkit.providers.kubernetes._snapshot_image import SnapshotImage
 from sandboxkit.providers.kubernetes._storage import KEEPER
 from sandboxkit.types import SandboxSpec, SandboxState
 from tests.kubernetes.pod_security import BASELINE, RESTRICTED, broken
@@ -67,6 +68,28 @@ def test_keepers_break_no_rule_of_the_level(security: str, rules: Any) -> None:
         "name": "storage",
         "persistentVolumeClaim": {"claimName": "claim"},
     }
+
+
+@pytest.mark.parametrize(
+    ("security", "rules"), [("restricted", RESTRICTED), ("baseline", BASELINE)]
+)
+def test_a_snapshot_in_an_image_breaks_no_rule_and_takes_none_of_the_sandboxs_disk(
+    security: Security, rules: Any
+) -> None:
+    image = SnapshotImage("registry/snapshots@sha256:0", 5 << 20)
+    options = ClusterOptions(security=security, no_network="policy")
+    pod = _pod.manifest(
+        NAME, SPECS["all limits"], options, image="image", agent=AGENT, snapshot=image
+    )
+    assert broken(pod, rules) == []
+    (before,) = pod["spec"]["initContainers"]
+    assert before["resources"]["limits"] == {
+        "cpu": "2000m",
+        "memory": "512Mi",
+        "ephemeral-storage": "106Mi",
+    }
+    assert container(pod)["resources"]["limits"]["ephemeral-storage"] == "100Mi"
+    assert image.key not in repr(image)
 
 
 def test_a_sandbox_mounts_its_own_folders_of_the_claim_only() -> None:

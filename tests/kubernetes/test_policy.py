@@ -127,8 +127,9 @@ async def test_a_policy_that_is_enforced_is_used(own_cluster: Cluster, room: str
         assert found.available, found.remedy
         assert "enforces network policies" in found.detail
         sandbox_id = await provider.create(SandboxSpec())
-        (pod,) = own_cluster.pods(room, "sandboxkit.dev/network=none")
-        assert pod["metadata"]["name"] == sandbox_id
+        pods = own_cluster.pods(room, "sandboxkit.dev/network=none")
+        left = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+        assert [each["metadata"]["name"] for each in left] == [sandbox_id]
         assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
         await provider.delete(sandbox_id)
     await provider.aclose()

@@ -1,4 +1,4 @@
-"""The minimal Role: everything works with it, nothing of it can be left out, doctor names the rest."""
+"""The minimal Role: everything works with it, nothing of it can be left out. Doctor names what is missing."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]  # ships no types
 from sandboxkit.errors import AuthenticationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, Right, commands, role
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Diagnosis, SandboxSpec
 from tests.kubernetes.cluster import Cluster, kubectl
 from tests.kubernetes.rooms import Box, room
 
@@ -159,6 +159,37 @@ async def test_network_policies_need_one_more_right(
     assert detail.endswith("these credentials may not: create networkpolicies")
     assert POLICY.resource in detail
     await provider.aclose()
+
+
+async def test_doctor_names_what_the_server_refuses_of_a_pod(cluster: Cluster, room: str) -> None:
+    async def found(**options: str) -> Diagnosis:
+        provider = KubernetesProvider(**options)  # type: ignore[arg-type]  # each is a string
+        try:
+            return await provider.diagnose()
+        finally:
+            await provider.aclose()
+
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    wrong = await found(runtime_class=room)
+    assert not wrong.available
+    assert wrong.detail.endswith("the pod of a sandbox is refused")
+    assert f'RuntimeClass "{room}" not found' in wrong.remedy
+    assert "kubectl get runtimeclass" in wrong.remedy
+    cluster.request("POST", path, {"metadata": {"name": room}, "handler": "runsc"})
+    try:
+        with anyio.fail_after(30):
+            while not (right := await found(runtime_class=room)).available:
+                await anyio.sleep(0.1)
+        assert room in right.isolation
+    finally:
+        cluster.request("DELETE", f"{path}/{room}")
+    assert "kubectl get priorityclass" in (await found(priority_class=room)).remedy
+    quota = f"/api/v1/namespaces/{room}/resourcequotas"
+    cluster.request("POST", quota, {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "0"}}})
+    with anyio.fail_after(30):
+        while (full := await found()).available or "exceeded quota: q" not in full.remedy:
+            await anyio.sleep(0.1)
+    assert cluster.pods(room) == []
 
 
 def test_the_document_has_the_role() -> None:

@@ -3,12 +3,13 @@
 import json
 from collections.abc import AsyncIterator
 
+import anyio
 import pytest
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
-from tests.kubernetes.cluster import Cluster, wait_until
+from tests.kubernetes.cluster import Cluster, kubectl, wait_until
 from tests.kubernetes.rooms import Box, provider, room
 
 __all__ = ["provider", "room"]
@@ -157,6 +158,49 @@ async def test_with_a_network_there_is_one(cluster: Cluster, provider: Kubernete
     code = "import os; print(len(os.listdir('/sys/class/net')) > 1)"
     assert await Box(provider, sandbox_id).python(code) == "True"
     await provider.delete(sandbox_id)
+
+
+async def test_restricted_pods_pass_the_admission_that_refuses_others(
+    cluster: Cluster, room: str, restricted: Box
+) -> None:
+    """By PodSecurity, and by a ValidatingAdmissionPolicy of the test's."""
+    if not cluster.has_version(30):
+        pytest.skip("Kubernetes 1.30 is the first to serve v1 of ValidatingAdmissionPolicy")
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": room}}}
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    rule = "object.spec.containers.all(each, each.securityContext.runAsNonRoot)"
+    policy = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {**where, "resourceRules": [{**pods, "operations": ["CREATE"]}]},
+        "validations": [{"expression": rule, "message": "no root here"}],
+    }
+    binding = {"policyName": room, "validationActions": ["Deny"]}
+    level = "pod-security.kubernetes.io/enforce=restricted"
+    baseline = KubernetesProvider(no_network="policy")
+    kubectl("label", "namespace", room, level)
+    await _until_refused(baseline, "violates PodSecurity")
+    assert await restricted.python("print('inside')") == "inside"
+    kubectl("label", "namespace", room, "pod-security.kubernetes.io/enforce-")
+    cluster.request("POST", f"{path}ies", {"metadata": {"name": room}, "spec": policy})
+    try:
+        cluster.request("POST", f"{path}ybindings", {"metadata": {"name": room}, "spec": binding})
+        await _until_refused(baseline, "no root here")
+        kubectl("label", "namespace", room, level)
+        sandbox_id = await restricted.provider.create(SandboxSpec(network="internet"))
+        assert await Box(restricted.provider, sandbox_id).python("print('inside')") == "inside"
+        await restricted.provider.delete(sandbox_id)
+    finally:
+        kubectl("delete", "validatingadmissionpolicy", room)
+        kubectl("delete", "validatingadmissionpolicybinding", room, "--ignore-not-found")
+    await baseline.aclose()
+
+
+async def _until_refused(provider: KubernetesProvider, words: str) -> None:
+    """Wait until the server knows a new rule, for which doctor finds that it refuses the pod."""
+    with anyio.fail_after(60):
+        while words not in (await provider.diagnose()).remedy:
+            await anyio.sleep(0.2)
 
 
 @pytest.mark.parametrize("security", ["baseline", "restricted"])

@@ -335,3 +335,35 @@ async def test_unfollowed_pods_leave_nothing(cluster: Cluster, namespace: str) -
             watch.forget(pod)
         assert not watch._known
         assert not watch._changed
+
+
+async def test_a_second_deletion_by_the_node_does_not_change_when_the_first_was_asked_for(
+    tmp_path: Path,
+) -> None:
+    """A newer kubelet deletes a pod again when its containers have ended (seen with 1.36)."""
+
+    def at(second: int) -> str:
+        return f"2026-01-01T00:00:{second:02d}Z"
+
+    killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(11)}
+    ended = [{"name": "sandbox", "state": {"terminated": killed}}]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return _listed(10)
+        stream, say = await _stream(request)
+        await say("ADDED", _pod(11))
+        asked, again = _pod(12), _pod(13, containerStatuses=ended)
+        asked["metadata"] |= {"deletionTimestamp": at(11), "deletionGracePeriodSeconds": 1}
+        again["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 0}
+        await say("MODIFIED", asked)
+        await say("DELETED", again)
+        await anyio.sleep_forever()
+        return stream
+
+    async with answering(answer, tmp_path) as (_, api):
+        watch = PodWatch(api, selector=f"{LABEL}=1")
+        watch.follow("pod")
+        seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
+        assert not _ends.end_error(seen, sandbox_id="pod").out_of_memory
+        await watch.aclose()
