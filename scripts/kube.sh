@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a real Kubernetes 1.20.2 cluster of one node on this Debian 12 machine, for the tests.
+# Run a real Kubernetes cluster of one node on this Debian 12 machine, for the tests: 1.20.2, or yours.
 #
 #   kube.sh build                 compile Kubernetes once (scripts/kube/build.sh) and keep it
 #   kube.sh up                    start each program that does not run (none runs: begin with a new
@@ -7,9 +7,15 @@
 #   kube.sh status                show which programs run, and whether API server and node are ready
 #   kube.sh down                  end everything; remove its pods, state and addresses
 #   kube.sh stop|start|restart|kill|freeze|thaw PROGRAM
-#   kube.sh kubectl ...           run kubectl as the administrator
+#   kube.sh kubectl ...           run kubectl as the administrator, or with SANDBOXKIT_KUBECONFIG
 #
-# PROGRAM is etcd, api, controllers, scheduler, containerd or kubelet. `up` prints the path of the
+# With SANDBOXKIT_KUBE_BIN=FOLDER `up` runs the programs of that folder, such as those of a newer server:
+# kube-apiserver, kube-controller-manager, kube-scheduler and kubelet, and if they are there kubectl, etcd,
+# containerd and what it starts. The others are those of the build. An agent-sandbox-controller of the folder
+# is started as well, with the kinds of its agent-sandbox.yaml. Nothing is downloaded. One cluster runs at a
+# time, and keeps its programs until `down`.
+#
+# PROGRAM is etcd, api, controllers, scheduler, containerd, kubelet or sandboxes. `up` prints the path of the
 # administrator's kubeconfig. Beside it are kubeconfig-user, for a user without any rights, and
 # kubeconfig-certificate. The cluster has addresses of its own on the loopback device and runs its own
 # containerd. It does not touch a Docker daemon on the same machine.
@@ -20,27 +26,46 @@ cache="${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/sandboxkit/kubernetes"
 newest="$cache/v1.20.2-3" # increase the last number when build.sh's output changes
 service_ip=10.97.0.1 # the first address of the service range, at which pods find the API server
 node_ip=10.98.0.1
-programs=(etcd containerd api controllers scheduler kubelet)
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/kube"
 export PATH="$PATH:/usr/sbin:/sbin"
-use() { built="$1" PATH="$1/bin:$PATH"; }
-use "$(cat "$state/built" 2>/dev/null || echo "$newest")" # a cluster keeps the build it was made with
+wanted="${SANDBOXKIT_KUBE_BIN:+$(readlink -m "$SANDBOXKIT_KUBE_BIN")}"
+use() {
+  built="$1" given="$2" PATH="${2:+$2:}$1/bin:$PATH"
+  programs=(etcd containerd api controllers scheduler kubelet)
+  [[ -z "$2" || ! -x "$2/agent-sandbox-controller" ]] || programs+=(sandboxes)
+}
+if [[ -e "$state/built" ]]; then # a cluster keeps the programs it was made with
+  use "$(cat "$state/built")" "$(cat "$state/given" 2>/dev/null || true)"
+else
+  use "$newest" "$wanted"
+fi
 
 fail() {
   echo "kube.sh: $*" >&2
   exit 1
 }
-kubectl() { "$built/bin/kubectl" --kubeconfig "$state/kubeconfig" "$@"; }
-ctr() { "$built/bin/ctr" --address "$state/containerd/socket" --namespace k8s.io "$@"; }
+kubectl() { command kubectl --kubeconfig "$state/kubeconfig" "$@"; }
+ctr() { command ctr --address "$state/containerd/socket" --namespace k8s.io "$@"; }
 
 binary() {
+  local name="$1"
   case "$1" in
-    etcd | containerd | kubelet) echo "$built/bin/$1" ;;
-    api) echo "$built/bin/kube-apiserver" ;;
-    controllers) echo "$built/bin/kube-controller-manager" ;;
-    scheduler) echo "$built/bin/kube-scheduler" ;;
+    etcd | containerd | kubelet) ;;
+    api) name=kube-apiserver ;;
+    controllers) name=kube-controller-manager ;;
+    scheduler) name=kube-scheduler ;;
+    sandboxes) name=agent-sandbox-controller ;;
     *) fail "no program $1: it is one of ${programs[*]}" ;;
   esac
+  if [[ -n "$given" && -x "$given/$name" ]]; then readlink -f "$given/$name"; else echo "$built/bin/$name"; fi
+}
+
+# older MINOR PROGRAM: whether a program of Kubernetes is older than version 1.MINOR
+older() {
+  local version
+  version="$("$(binary "$2")" --version)"
+  [[ "$version" =~ v1\.([0-9]+) ]] || fail "$2 calls itself $version, which is no version of Kubernetes"
+  ((BASH_REMATCH[1] < $1))
 }
 
 arguments() {
@@ -69,19 +94,25 @@ arguments() {
       echo --kubelet-client-key="$state/pki/api-to-kubelet.key"
       ;;
     controllers)
-      echo --kubeconfig="$state/pki/controllers.conf" --leader-elect=false --port=0 --secure-port=0
+      echo --kubeconfig="$state/pki/controllers.conf" --leader-elect=false --secure-port=0
+      if older 22 controllers; then echo --port=0; fi # later there is no such port
       echo --use-service-account-credentials=true --root-ca-file="$state/pki/ca.crt"
       echo --service-account-private-key-file="$state/pki/accounts.key"
       echo --kube-api-qps=100 --kube-api-burst=200
       ;;
     scheduler)
-      echo --kubeconfig="$state/pki/scheduler.conf" --leader-elect=false --port=0 --secure-port=0
+      echo --kubeconfig="$state/pki/scheduler.conf" --leader-elect=false --secure-port=0
+      if older 22 scheduler; then echo --port=0; fi
       ;;
     kubelet)
       echo --config="$state/kubelet.yaml" --kubeconfig="$state/pki/kubelet.conf"
       echo --root-dir="$state/kubelet" --hostname-override=node1 --node-ip=$node_ip
-      echo --container-runtime=remote
+      if older 24 kubelet; then echo --container-runtime=remote; fi
       echo --container-runtime-endpoint="unix://$state/containerd/socket"
+      ;;
+    sandboxes)
+      echo --kubeconfig="$state/kubeconfig" --extensions --leader-elect=false --enable-webhook=false
+      echo --metrics-bind-address=0 --health-probe-bind-address=127.0.0.1:12381
       ;;
   esac
 }
@@ -100,17 +131,18 @@ any_runs() {
 }
 
 start() {
-  local pid
+  local pid flags
   if pid="$(running "$1")"; then
     kill -s CONT "$pid"
     return
   fi
+  flags="$(arguments "$1")"
   # Inherit nothing from the caller: with a test's environment and folder it would count as the test's.
-  # shellcheck disable=SC2046  # no argument has a space in it
+  # shellcheck disable=SC2086  # no flag has a space in it
   (
     cd "$state"
     renice -n 0 -p "$BASHPID" >/dev/null 2>&1 || true
-    exec env -i PATH="$PATH" HOME=/root setsid "$(binary "$1")" $(arguments "$1") \
+    exec env -i PATH="$PATH" HOME=/root setsid "$(binary "$1")" $flags \
       >>"$state/log/$1.log" 2>&1 </dev/null 8>&- 9>&-
   ) &
   echo $! >"$state/pid/$1"
@@ -154,6 +186,10 @@ node_ready() {
   [[ "$(kubectl --request-timeout=5s get node node1 -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" == True ]]
 }
 accounts_ready() {
+  if ! older 24 api; then # later accounts have no secrets
+    kubectl --request-timeout=5s get serviceaccount default
+    return
+  fi
   [[ -n "$(kubectl --request-timeout=5s get serviceaccount default -o 'jsonpath={.secrets[*].name}')" ]]
 }
 
@@ -165,7 +201,12 @@ prepare() {
     mount -t cgroup2 none /sys/fs/cgroup
   fi
   # Without this file the configuration was interrupted: make it again.
-  [[ -f "$state/configured" ]] || "$here/configure.sh" "$state" "$built" $service_ip $node_ip
+  if [[ ! -f "$state/configured" ]]; then
+    "$here/configure.sh" "$state" "$built" $service_ip $node_ip
+    older 31 kubelet || echo "failCgroupV1: false" >>"$state/kubelet.yaml"
+    echo "$given" >"$state/given"
+    touch "$state/configured"
+  fi
   # The kubelet sets these for the whole machine: save them for `down` to restore.
   if [[ ! -f "$state/tunables" ]]; then
     for name in "${tunables[@]}"; do
@@ -179,8 +220,10 @@ prepare() {
 
 # Let the server have the kinds of agent-sandbox.
 kinds() {
-  kubectl apply -f "$here/agent-sandbox.yaml" >/dev/null
-  kubectl wait --for=condition=Established --timeout=60s -f "$here/agent-sandbox.yaml" >/dev/null
+  local file="$here/agent-sandbox.yaml"
+  [[ -z "$given" || ! -f "$given/agent-sandbox.yaml" ]] || file="$given/agent-sandbox.yaml"
+  kubectl apply --server-side -f "$file" >/dev/null
+  kubectl wait --for=condition=Established --timeout=60s -f "$file" >/dev/null
 }
 
 # Import the tests' images. An image that was rebuilt replaces the imported one.
@@ -207,12 +250,16 @@ images() {
 }
 
 build() {
-  any_runs || use "$newest" # no running cluster needs an earlier one
+  any_runs || use "$newest" "$wanted" # no running cluster needs an earlier one
   "$here/build.sh" "$built"
 }
 
 up() {
+  for program in ${wanted:+kube-apiserver kube-controller-manager kube-scheduler kubelet}; do
+    [[ -x "$wanted/$program" ]] || fail "SANDBOXKIT_KUBE_BIN: $wanted has no $program"
+  done
   build
+  [[ -z "$wanted" || "$given" == "$wanted" ]] || fail "another cluster runs; run kube.sh down first"
   # The machine was restarted: the pods are gone, so is what the state says of them.
   any_runs || [[ ! -e "$state/configured" ]] || down
   prepare
@@ -227,6 +274,7 @@ up() {
   start controllers
   start scheduler
   start kubelet
+  [[ "${programs[*]}" != *sandboxes* ]] || start sandboxes
   wait_for 120 "a node that is ready" node_ready
   wait_for 60 "the default service account" accounts_ready
   echo "$state/kubeconfig"
@@ -251,14 +299,14 @@ shims() { pgrep -f -- "containerd-shim-runc-v2 .*-address $state/containerd/sock
 
 down() {
   [[ -d "$state" ]] || return 0
-  for program in kubelet controllers scheduler api etcd; do
+  for program in sandboxes kubelet controllers scheduler api etcd; do
     end TERM "$program"
   done
   # A shim ends its container when asked to, but not when it is killed: delete the tasks first.
   if running containerd >/dev/null; then
     send CONT containerd
-    for task in $(timeout 20 "$built/bin/ctr" --address "$state/containerd/socket" -n k8s.io tasks list -q || true); do
-      timeout 20 "$built/bin/ctr" --address "$state/containerd/socket" -n k8s.io tasks delete --force "$task" >/dev/null 2>&1 || true
+    for task in $(timeout 20 ctr --address "$state/containerd/socket" -n k8s.io tasks list -q || true); do
+      timeout 20 ctr --address "$state/containerd/socket" -n k8s.io tasks delete --force "$task" >/dev/null 2>&1 || true
     done
   fi
   end TERM containerd
@@ -297,7 +345,7 @@ case "$command" in
 esac
 case "$command" in
   build | up | down | status) "$command" ;;
-  kubectl) kubectl "${@:2}" ;;
+  kubectl) command kubectl --kubeconfig "${SANDBOXKIT_KUBECONFIG:-$state/kubeconfig}" "${@:2}" ;;
   stop) end TERM "${2:?which program}" ;;
   kill) end KILL "${2:?which program}" ;;
   start) start "${2:?which program}" ;;

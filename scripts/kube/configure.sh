@@ -133,4 +133,3 @@ kubeAPIQPS: 100
 kubeAPIBurst: 200
 END
 echo "$built" >"$state/built"
-touch "$state/configured"
