@@ -2,8 +2,44 @@
 # Make sure that a Docker daemon answers on this machine; start one if necessary.
 #
 # The daemon keeps running and logs to /var/log/sandboxkit-dockerd.log. The script does nothing if
-# `docker info` already answers, whatever daemon DOCKER_HOST or the docker context points to.
+# `docker info` already answers, whatever daemon DOCKER_HOST or the docker context points to, except that
+# root's own daemon offers gVisor where `runsc` is installed.
 set -euo pipefail
+
+# gvisor: have the daemon offer gVisor as the runtime runsc, where runsc is installed; with our seccomp profile.
+#
+# On new kernels (6.18 is one) each network namespace has a file that gVisor of 2022 and 2024 takes as a sign of
+# the machine's own, in which it refuses to start; with this flag its sandboxes have a loopback alone.
+gvisor() {
+  command -v runsc >/dev/null && [[ $EUID -eq 0 ]] && is_local || return 0
+  local file=/etc/docker/daemon.json flags=(--oci-seccomp)
+  grep -qs '"runsc"' "$file" && return 0
+  if unshare --net test -e /proc/sys/net/core/rmem_default; then
+    flags+=(--network=none)
+  fi
+  mkdir -p "${file%/*}"
+  runsc install -- "${flags[@]}"
+}
+
+# is_local: whether the docker command talks to the daemon that this script would start.
+is_local() {
+  [[ "${DOCKER_HOST:-$(docker context inspect --format '{{.Endpoints.docker.Host}}')}" == unix:///var/run/docker.sock ]]
+}
+
+# reload: have a daemon that runs read which runtimes there are.
+reload() {
+  local pid=/var/run/docker.pid
+  if grep -qs '"runsc"' /etc/docker/daemon.json && is_local && [[ -r $pid ]] &&
+    ! docker info --format '{{json .Runtimes}}' | grep -q '"runsc"'; then
+    kill -HUP "$(cat "$pid")"
+    for _ in $(seq 1 50); do
+      docker info --format '{{json .Runtimes}}' | grep -q '"runsc"' && return 0
+      sleep 0.1
+    done
+    echo "dockerd.sh: the daemon does not take up the runtime runsc; see its log" >&2
+    return 1
+  fi
+}
 
 answers() { timeout 10 docker info >/dev/null 2>&1; }
 
@@ -11,7 +47,9 @@ command -v docker >/dev/null || {
   echo "dockerd.sh: no docker command: install Debian's docker.io" >&2
   exit 1
 }
+gvisor
 if answers; then
+  reload
   exit 0
 fi
 if [[ -n "${DOCKER_HOST:-}" && "$DOCKER_HOST" != unix:///var/run/docker.sock ]]; then

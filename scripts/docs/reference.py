@@ -19,6 +19,7 @@ MODULES = {
     "terminal": ("Terminal", ["sandboxkit.terminal"]),
     "ports": ("Ports", ["sandboxkit.tunnels"]),
     "egress": ("Egress", ["sandboxkit.egress"]),
+    "transfers": ("Upload and download", ["sandboxkit.transfers"]),
     "datasets": ("Datasets", ["sandboxkit.datasets"]),
     "images": ("Images", ["sandboxkit.images"]),
     "recording": ("Recordings", ["sandboxkit.recording"]),
