@@ -19,6 +19,7 @@ from sandboxkit.errors import (
 from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient, AgentStream
+from sandboxkit.providers._agent.exec_frame import exec_payload
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, FIRST_STREAM, Kind, Windows, encode
 from sandboxkit.providers._agent.instance import Instance
@@ -256,7 +257,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         if len(payload) > _LARGEST_GREETING:
             return None
         if first is not None and not first.command.env:
-            sent = requests.exec_payload(first.command)
+            sent = exec_payload(first.command)
             both = payload + encode(Kind.EXEC, FIRST_STREAM, sent)
             if len(both) <= _LARGEST_GREETING and first.claim():
                 return Greeting.of(both, _GRACE, first=sent)
@@ -272,7 +273,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         """Become the owner of an agent; send `first` unless the greeting contains it."""
         config = start if isinstance(start, Greeting) else config_of(start)
         if first is not None and not config.first:
-            sent = requests.exec_payload(first.command)
+            sent = exec_payload(first.command)
             if len(sent) <= _LARGEST_FIRST and first.claim():
                 config = replace(config, first=sent)
         try:

@@ -34,6 +34,7 @@ SNAPSHOT = "snapshot:"
 UNSUPPORTED = {
     "pids": "Daytona does not limit the processes of a sandbox",
     "gpu": "this provider does not support GPUs yet",
+    "isolation": "Daytona decides how its sandboxes are isolated; leave the option out",
     "mounts": "Daytona's volumes cannot be mounted read-only, and files in them cannot be renamed or changed; "
     "build the data into an image, or upload it",
 }

@@ -8,6 +8,7 @@ from sandboxkit.types import SandboxSpec
 __all__ = ["check", "request"]
 
 UNSUPPORTED = {
+    "isolation": "the service decides how its sandboxes are isolated; leave the option out",
     "snapshot": "a service lends no snapshots; set the sandbox up anew, or build an image",
     "mounts": "a service lends sandboxes without datasets and volumes; build the data into an image, or upload it",
 }
