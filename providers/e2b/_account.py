@@ -1,6 +1,7 @@
 """Calls E2B's control API with one client and a time limit per call, and raises sandboxkit's errors."""
 
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,13 +10,14 @@ from e2b import ConnectionConfig
 from e2b.api import AsyncApiClient
 from e2b.api.client.types import Response
 from e2b.api.client_async import get_api_client
+from e2b.sandbox_domains import SUPPORTED_SANDBOX_DOMAINS
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers._hosted.ambiguous import READING, no_answer
 from sandboxkit.providers._hosted.deadline import SILENCE, bounded
-from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, of_api
+from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, message_of, of_api
 
-__all__ = ["E2BAccount"]
+__all__ = ["E2BAccount", "StatusError"]
 
 # Any: the generated functions and their models have no common type.
 Endpoint = Callable[..., Awaitable[Response[Any]]]
@@ -54,10 +56,28 @@ class E2BAccount:
                     f"{variable}={value!r} is not an http or https address", provider=NAME
                 )
         domain = os.environ.get("E2B_DOMAIN", "")
-        if any(character in domain for character in "/: "):
+        if domain and not re.fullmatch(r"[^/:\s]+(:[0-9]+)?", domain):
             raise ConfigurationError(
                 f"E2B_DOMAIN={domain!r} is not a domain such as e2b.app", provider=NAME
             )
+        if not (domain or self.sandbox_url or self.is_e2bs):
+            raise ConfigurationError(
+                f"E2B_API_URL={os.environ['E2B_API_URL']!r} is not E2B's own server, but sandboxes would be "
+                "sought at E2B's: set E2B_SANDBOX_URL as well, to the address at which your server forwards "
+                "requests to sandboxes, or E2B_DOMAIN if it has a domain with a wildcard",
+                provider=NAME,
+            )
+
+    @property
+    def sandbox_url(self) -> str | None:
+        """The one address of all sandboxes in E2B_SANDBOX_URL, where headers name the sandbox; else None."""
+        return os.environ.get("E2B_SANDBOX_URL") or None
+
+    @property
+    def is_e2bs(self) -> bool:
+        """Whether the API is E2B's own, and not a server of somebody else."""
+        host = ConnectionConfig(debug=False).api_url.split("/")[2].partition(":")[0]
+        return any(f".{host}".endswith(f".{domain}") for domain in SUPPORTED_SANDBOX_DOMAINS)
 
     def config(self, sandbox_headers: dict[str, str] | None = None) -> ConnectionConfig:
         """Return the SDK's configuration for E2B, or with `sandbox_headers` for one sandbox.
@@ -104,15 +124,16 @@ class E2BAccount:
             if bool(response.content) if done else response.parsed is None:
                 raise ValueError(f"{response.status_code} with {len(response.content)} bytes")
             return response
-        except _StatusError as error:
+        except StatusError as error:
             raise of_api(
                 error.response.status_code,
                 error.response.headers,
                 error.response.content,
                 what=what,
+                route=f"{error.response.request.method} {error.response.request.url.path}",
                 template=template,
                 sandbox_id=sandbox_id,
-            ) from None
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL, OSError, *READING) as error:
             raise no_answer(
                 error,
@@ -134,15 +155,23 @@ class E2BAccount:
         return self._api_key or os.environ.get(KEY_VARIABLE, "")
 
 
-class _StatusError(Exception):
-    """An HTTP error response, raised before the SDK drops its headers or fails to parse it."""
+class StatusError(Exception):
+    """An HTTP error response, raised before the SDK drops its headers or fails to parse it.
+
+    It is the `__cause__` of the SandboxError that `E2BAccount.call` raises.
+    """
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(response.status_code)
         self.response = response
 
+    @property
+    def message(self) -> str:
+        """The message in the body, if the server sent one as E2B does; else the body."""
+        return message_of(self.response.content)[0] or self.response.text.strip()
+
 
 async def _raise_status(response: httpx.Response) -> None:
     if response.status_code >= 300:
         await response.aread()
-        raise _StatusError(response)
+        raise StatusError(response)

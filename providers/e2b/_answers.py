@@ -20,7 +20,7 @@ from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import retry_after
 
-__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "of_api", "of_daemon", "of_proxy"]
+__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "message_of", "of_api", "of_daemon", "of_proxy"]
 
 NAME = "e2b"
 KEY_VARIABLE = "E2B_API_KEY"
@@ -30,6 +30,14 @@ class NoRouteError(ConfigurationError):
     """The server does not have the route: it runs an older version of E2B, or is not an E2B server."""
 
 
+_NO_ROUTE = "no matching operation was found|method not allowed|^route not found: "
+"""The messages for an unknown route: of E2B's own server as others host it, and of AgentENV."""
+_LACKED = "the server at E2B_API_URL lacks this route; `sandboxkit doctor -p e2b` shows what works with it"
+_NO_TEMPLATE = (
+    "^(Invalid template reference|template '.*'|template .* not found|tag '.*' does not exist)"
+)
+_ENDED = r"^(the |healthy )?sandbox( \S+)?( was)? not found|^sandbox is not proxyable"
+"""The messages for a sandbox that has ended or is paused, of the proxies of E2B, AgentENV and OpenKruise."""
 _SHOWN = 500
 """How many characters of a response an error message quotes."""
 _NOT_STARTED = "error starting process"
@@ -43,12 +51,17 @@ _REFUSED = (
 )
 _API = (
     *_REFUSED,
+    ErrorRule((405, 501), NoRouteError, _LACKED),
+    ErrorRule((400, 404), NoRouteError, _LACKED, _NO_ROUTE, {_OURS}),
     ErrorRule((404,), SandboxNotFoundError, needed={_OURS, "sandbox"}),
+    ErrorRule((400,), SandboxNotFoundError, "", "^Invalid sandbox ID", {_OURS, "sandbox"}),
+    # The gateway of AgentENV's cluster.
+    ErrorRule((404,), SandboxNotFoundError, "", "^sandbox assignment not found", {"sandbox"}),
     ErrorRule(
         (400, 404),
         ImageNotFoundError,
         "`e2b template list` shows those of this key",
-        "^(Invalid template reference|template '.*'|tag '.*' does not exist)",
+        _NO_TEMPLATE,
         {_OURS, "template"},
     ),
     ErrorRule(
@@ -59,7 +72,7 @@ _API = (
         {_OURS},
     ),
     ErrorRule((429,), ProviderUnavailableError, "slow down"),
-    ErrorRule((404, 405), NoRouteError, "check E2B_API_URL and any proxy", "", {_OURS, "template"}),
+    ErrorRule((404,), NoRouteError, "check E2B_API_URL and any proxy", "", {_OURS, "template"}),
     ErrorRule(
         ("sandbox_capacity_unavailable", "sandbox_no_compatible_node"),
         CapacityError,
@@ -76,7 +89,7 @@ _API = (
 )
 _PROXY = (
     *_REFUSED,
-    ErrorRule((502,), SandboxNotFoundError, "", "sandbox was not found", {_OURS}),
+    ErrorRule((404, 410, 502), SandboxNotFoundError, "", _ENDED),
     ErrorRule((429,), ProviderUnavailableError, "slow down"),
     ErrorRule((), ProviderUnavailableError, "check E2B_DOMAIN, E2B_SANDBOX_URL and any proxy"),
 )
@@ -108,14 +121,17 @@ def of_api(
     body: bytes,
     *,
     what: str,
+    route: str = "",
     template: str | None = None,
     sandbox_id: str | None = None,
 ) -> SandboxError:
     """Return sandboxkit's error for an error response of the control API.
 
-    `what` is the call as a verb phrase, `template` the template of a creation, `sandbox_id` the sandbox
-    of the call. The error is an AmbiguousError if E2B may have carried out the call.
+    `what` is the call as a verb phrase, `route` its method and path, `template` the template of a creation,
+    `sandbox_id` the sandbox of the call. The error is an AmbiguousError if E2B may have carried out the call.
     """
+    if route and status in (404, 405, 501):
+        what = f"{what} by {route}"
     failure = _failure(status, headers, body, what, sandbox_id)
     codes = failure.codes if template is None else failure.codes | {"template"}
     return apply_rules(replace(failure, codes=codes), _API)
@@ -141,7 +157,7 @@ def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxErro
 def _failure(
     status: int, headers: Mapping[str, str], body: bytes, what: str, sandbox_id: str | None
 ) -> Failure:
-    message, reason = _message(body)
+    message, reason = message_of(body)
     codes = {status, reason} if message is None else {status, reason, _OURS}
     shown = _shown(body) if message is None else message
     text = f"e2b could not {what}: {status} {shown}".rstrip()
@@ -161,7 +177,7 @@ def _shown(data: bytes) -> str:
     return data[: 4 * _SHOWN].decode(errors="replace").strip()[:_SHOWN]
 
 
-def _message(body: bytes) -> tuple[str | None, str]:
+def message_of(body: bytes) -> tuple[str | None, str]:
     """Return the message and error code of a response; the message is None if E2B did not send it."""
     try:
         reply = loads(body)

@@ -29,9 +29,9 @@ Events = AsyncGenerator[pb.StartResponse, None]
 
 USER = "root"
 """The user as which sandboxkit's own programs run."""
-KEEP_ALIVE = 50
-"""Seconds between keepalives on an idle stream, as in the SDK. E2B's edge drops a stream that is idle for
-610 s, and proxies in front of it may drop it earlier."""
+KEEP_ALIVE = 20
+"""Seconds between keepalives on an idle stream. E2B's edge drops a stream that is idle for 610 s; AgentENV's
+proxy drops a request whose body is idle for 30 s."""
 _PORT = "49983"
 _KILL = pb.Signal.SIGKILL
 
@@ -70,9 +70,11 @@ class Machine:
         self.follow_up_seconds = min(LAST_LOOK, account.timeout)
         """How long (s) the daemon may take for a follow-up call after a silence."""
 
-    def host(self, port: int) -> str:
-        """Return the host name under which E2B's proxy forwards to a port of the sandbox."""
-        return self._config.get_host(self.id, self._domain, port)
+    def address(self, port: int) -> tuple[str, dict[str, str]]:
+        """Return the address at which E2B's proxy forwards to a port of the sandbox, and the headers for that."""
+        if self._account.sandbox_url:
+            return self._url, {"E2b-Sandbox-Id": self.id, "E2b-Sandbox-Port": str(port)}
+        return f"https://{self._config.get_host(self.id, self._domain, port)}", {}
 
     @property
     def streams(self) -> bool | None:

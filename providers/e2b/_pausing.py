@@ -1,6 +1,7 @@
 """The requests that pause and resume a sandbox at E2B, which keeps its memory and stops its lifetime."""
 
 import math
+import time
 from typing import Any
 
 from e2b.api.client.api.sandboxes import (
@@ -52,14 +53,16 @@ def seconds_left(known: float | None, detail: Any) -> int:
     """Return the lifetime (s) that a paused sandbox had left.
 
     `known` is what this process noted at the pause. Otherwise it follows from the expiry among the tags and
-    the end that E2B reports, which is the time of the pause; without both it is a lease.
+    the end that E2B reports, which is the time of the pause. Without both it is a lease: other servers report
+    an end in the far future.
     """
+    paused: float = detail.end_at.timestamp()
     left: float = LEASE
     expires = dict(detail.metadata or {}).get(_EXPIRES)
     if known is not None:
         left = known
-    elif expires is not None:
-        left = float(expires) - detail.end_at.timestamp()
+    elif expires is not None and paused < time.time() + LEASE:
+        left = float(expires) - paused
     return max(math.ceil(left), 1)
 
 

@@ -41,9 +41,9 @@ from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedErro
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
 from sandboxkit.providers._hosted.boundary import converted, public
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.lifetime import keep_renewed, whole_seconds
+from sandboxkit.providers._hosted.lifetime import LEASE, keep_renewed, whole_seconds
 from sandboxkit.providers._hosted.snapshots import SnapshotProvider
-from sandboxkit.providers.e2b import _pausing, _spec
+from sandboxkit.providers.e2b import _pausing, _server, _spec
 from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import NAME, NoRouteError
 from sandboxkit.providers.e2b._machine import Machine
@@ -54,7 +54,8 @@ from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, San
 __all__ = ["E2BProvider"]
 
 _DEFAULT_TEMPLATE = "base"
-_ID = re.compile(r"[a-z0-9]{1,64}")
+_ID = re.compile(r"[a-z0-9][a-z0-9.-]{0,319}")
+"""Letters and digits are an id of E2B, a UUID one of AgentENV, a namespace and a name one of OpenKruise."""
 _PAGE = 100
 _UNCLEAR = (502, 503, 504)
 """HTTP statuses of a proxy that may have forwarded the request."""
@@ -126,6 +127,8 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             if spec.snapshot is not None:
                 self._check_restarted(sandbox_id, spec.snapshot)
             if spec.lifetime is None:
+                if not self._account.is_e2bs:  # the server may lack the route
+                    await self._set_timeout(sandbox_id, LEASE)
                 await self._instance(sandbox_id).set_timer(
                     keep_renewed(lambda seconds: self._set_timeout(sandbox_id, seconds))
                 )
@@ -158,17 +161,18 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         self, spec: SandboxSpec, key: str, route: Any, kind: Any, idempotency_key: str | None = None
     ) -> Any:
         template = spec.snapshot or self._image_of(spec)
-        network = _spec.network(spec)
+        internet = spec.network == "internet" or spec.native_rules is not None
         body = kind(
             template_id=template,
             timeout=whole_seconds(spec.lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME),
-            allow_internet_access=spec.network == "internet" or spec.native_rules is not None,
-            network=network,
+            allow_internet_access=internet,
+            network=_spec.network(spec, denied=not internet and idempotency_key is None),
             metadata=_spec.metadata(spec, key),
         )
         options: dict[str, Any] = {}
         if idempotency_key is None:
             body.secure = True  # version 2 always is
+            body.auto_pause = False  # AgentENV's default is True
         else:
             options["idempotency_key"] = idempotency_key
         try:
@@ -194,6 +198,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         return spec.image or _DEFAULT_TEMPLATE
 
     async def _snapshot(self, sandbox_id: str, name: str, *, memory: bool | Unset = UNSET) -> str:
+        await _server.check_snapshots(self._account)
         answer: Any = await self._account.call(  # Any: the generated responses are untyped
             post_sandboxes_sandbox_id_snapshots.asyncio_detailed,
             sandbox_id,
@@ -203,6 +208,9 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             body=SandboxSnapshotRequest(name=name, memory=memory),
         )
         return str(answer.parsed.snapshot_id)
+
+    async def confirm_snapshots(self) -> None:
+        await _server.check_snapshots(self._account)
 
     async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
         answer = await self._account.call(
@@ -245,8 +253,8 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         wanted = {**tags, _spec.MARKER: "1"}
-        # Quoted twice, as E2B's own SDK does and E2B expects.
-        quoted = {urllib.parse.quote(k): urllib.parse.quote(v) for k, v in wanted.items()}
+        # E2B decodes this twice, AgentENV and OpenKruise once: pairs that need quoting are compared here only.
+        quoted = {k: v for k, v in wanted.items() if v and urllib.parse.quote(k + v) == k + v}
         token = ""
         while True:
             answer = await self._account.call(
@@ -297,8 +305,15 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
                     done=True,
                 )
             )
-        except SandboxNotFoundError:
-            pass
+        except SandboxNotFoundError as error:
+            if _server.lost_route(error) and sandbox_id in [
+                info.id async for info in self.list({})
+            ]:
+                raise ProviderUnavailableError(
+                    f"the server does not find sandbox {sandbox_id!r}, but still lists it: {error}; try again",
+                    provider=NAME,
+                    sandbox_id=sandbox_id,
+                ) from error
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         seconds = whole_seconds(lifetime, provider=NAME, maximum=_spec.MAX_LIFETIME)
@@ -377,15 +392,18 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             raise UploadRefusedError(status)
 
     async def diagnose(self) -> Diagnosis:
-        isolation = "its own virtual machine on E2B's servers"
+        isolation, detail = "its own virtual machine on E2B's servers", ""
         try:
             await self._account.call(
                 get_v2_sandboxes.asyncio_detailed, what="list sandboxes", limit=1
             )
+            if not self._account.is_e2bs:
+                isolation, detail = await _server.describe(self._account)
         except SandboxError as error:
             return Diagnosis(False, isolation, "no access to E2B", str(error))
-        where = self._account.config().api_url
-        return Diagnosis(True, isolation, f"the key works at {where}")
+        return Diagnosis(
+            True, isolation, f"the key works at {self._account.config().api_url}{detail}"
+        )
 
     async def aclose(self) -> None:
         try:
@@ -410,9 +428,9 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         return machine
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
-        url = f"https://{(await self._machine(sandbox_id)).host(port)}"
+        url, headers = (await self._machine(sandbox_id)).address(port)
         if token := self._known(sandbox_id).traffic_token:
-            return PublicUrl(url, "token", {"e2b-traffic-access-token": token})
+            return PublicUrl(url, "token", {**headers, "e2b-traffic-access-token": token})
         network = (await self._detail(sandbox_id)).network
         if network and network.allow_public_traffic is False:
             raise ConfigurationError(
@@ -421,7 +439,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
                 provider=NAME,
                 sandbox_id=sandbox_id,
             )
-        return PublicUrl(url, "anyone")
+        return PublicUrl(url, "anyone", headers)
 
     async def _detail(self, sandbox_id: str) -> Any:  # Any: the generated classes are untyped
         if not _ID.fullmatch(sandbox_id):
@@ -448,7 +466,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
                 done=True,
                 body=SandboxTimeoutRequest(timeout=seconds),
             )
-        except SandboxNotFoundError:
+        except (SandboxNotFoundError, AmbiguousError):  # AgentENV and OpenKruise send 500
             await self._refuse_paused(sandbox_id)
             raise
 

@@ -35,12 +35,13 @@ UNSUPPORTED = {
     "disk_mb": "the account's plan fixes the disk of a sandbox",
     "pids": "E2B does not limit the processes of a sandbox",
     "gpu": "E2B has no GPUs",
+    "isolation": "E2B's sandboxes are virtual machines, with a kernel of their own; leave the option out",
     "mounts": "E2B's volumes cannot be mounted read-only, and not every account has them; build the data into a "
     "template, or upload it",
 }
 """The SandboxSpec fields that E2B cannot honour, each with the reason."""
-_OLDEST = (0, 5, 2)
-"""The first version of E2B's daemon that can close a command's stdin."""
+_OLDEST = (0, 2, 10)
+"""The oldest version of E2B's daemon that was read: OpenKruise Agents builds it."""
 _EVERYTHING = "0.0.0.0/0"
 
 
@@ -78,12 +79,15 @@ def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
     return {**spec.tags, **snapshot, MARKER: "1", KEY_TAG: key}
 
 
-def network(spec: SandboxSpec) -> SandboxNetworkConfig | Unset:
+def network(spec: SandboxSpec, *, denied: bool = False) -> SandboxNetworkConfig | Unset:
     """Return E2B's network settings: the allowed servers of `Egress(native=True)`, and whether public ports
-    need a token."""
+    need a token. `denied` adds that everything is denied, for servers that ignore allow_internet_access."""
     rules, token = spec.native_rules, False if spec.public_ports else UNSET
     if rules is None:
-        return SandboxNetworkConfig(allow_public_traffic=token) if spec.public_ports else UNSET
+        if not (denied or spec.public_ports):
+            return UNSET
+        deny: list[str] | Unset = [_EVERYTHING] if denied else UNSET
+        return SandboxNetworkConfig(deny_out=deny, allow_public_traffic=token)
     return SandboxNetworkConfig(
         allow_out=[*rules.names, *rules.networks],
         deny_out=[_EVERYTHING],

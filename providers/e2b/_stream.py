@@ -198,7 +198,11 @@ class E2BProgram(ProgramStream):
         if self._feeding is not None:
             await asyncio.wait([self._feeding])
         if not self._machine.is_deleted:
-            await self._machine.close_stdin(self._pid)
+            try:
+                await self._machine.close_stdin(self._pid)
+            except ConnectError as error:
+                if not is_refusal(error):  # a daemon older than 0.5.2 cannot close it
+                    raise
         await asyncio.wait([self._following])
 
 
