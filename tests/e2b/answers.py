@@ -13,6 +13,7 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
 )
+from sandboxkit.providers.e2b._answers import NoRouteError
 from tests.emulators._answers import Row
 
 __all__ = ["ANSWERS", "REQUESTS", "Answer", "rows"]
@@ -116,9 +117,21 @@ ANSWERS = [
     Answer(("renew",), 400, JSON, body(400, "Max instance length exceeded"), ConfigurationError),
     Answer(("list",), 400, JSON, body(400, "Error parsing metadata"), ConfigurationError),
     Answer(("get", "renew"), 404, JSON, body(404, GONE), SandboxNotFoundError),
+    Answer(("get", "renew"), 400, JSON, body(400, "Invalid sandbox ID"), SandboxNotFoundError),
     Answer(
         ("renew",), 409, JSON, body(409, 'Sandbox "i0" is being paused'), ProviderUnavailableError
     ),
+    # Servers that are not E2B's own.
+    Answer(("renew",), 405, TEXT, "Method Not Allowed", NoRouteError),
+    Answer(("renew",), 501, TEXT, "", NoRouteError),
+    Answer(("renew",), 404, JSON, body(404, "route not found: POST /timeout"), NoRouteError),
+    Answer(("create",), 400, JSON, body(400, "template base not found"), ImageNotFoundError),
+    Answer(
+        ("create",), 400, JSON, body(400, "Template or Checkpoint not found"), ImageNotFoundError
+    ),
+    Answer(("get", "renew"), 404, TEXT, "sandbox assignment not found", SandboxNotFoundError),
+    Answer(("connect",), 404, TEXT, "sandbox not found", SandboxNotFoundError),
+    Answer(("connect",), 502, TEXT, "healthy sandbox not found: i0", SandboxNotFoundError),
     # Another than E2B answers, or an older server.
     Answer(API, 404, TEXT, "404 page not found", ProviderUnavailableError),
     Answer(API, 302, HTML, "<a href='/login'>Found</a>", ProviderUnavailableError),

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tests.emulators._server import Server
+from tests.emulators.e2b._shapes import SHAPES
 
 __all__ = ["KEY", "E2BServer", "emulator", "environment"]
 
@@ -17,6 +18,7 @@ class E2BServer(Server):
 
     def __init__(self, *options: str) -> None:
         super().__init__("tests.emulators.e2b", *options)
+        self.prefix = "".join(SHAPES[each].prefix for each in options if each in SHAPES)
 
     def limit(self, sandboxes: int) -> None:
         """Let the account have no more at a time."""
@@ -29,6 +31,10 @@ class E2BServer(Server):
     def hold_inputs(self) -> None:
         """Let a proxy pass on a streamed request only when all of it has come."""
         self._ask("hold")
+
+    def drop_idle_inputs(self, seconds: float) -> None:
+        """Let the proxy end streamed requests of which nothing came for so long, as AgentENV does after 30 s."""
+        self._ask("idle", seconds)
 
     @property
     def programs(self) -> list[str]:
@@ -43,16 +49,18 @@ class E2BServer(Server):
         return found
 
 
-def environment(server: Server) -> dict[str, str]:
+def environment(server: E2BServer) -> dict[str, str]:
     """The vendor's variables that lead its SDK to the emulator."""
-    return {"E2B_API_KEY": KEY, "E2B_API_URL": server.url, "E2B_SANDBOX_URL": server.url}
+    api = server.url + server.prefix
+    return {"E2B_API_KEY": KEY, "E2B_API_URL": api, "E2B_SANDBOX_URL": server.url}
 
 
 @contextmanager
 def emulator(*options: str) -> Iterator[E2BServer]:
     """An emulator in use; at its end it has no sandbox left, and has seen only what E2B knows.
 
-    "rooted" is an option: its machines have a root of their own, and need Docker.
+    Options: "rooted", whose machines have a root of their own and need Docker; and a name of `SHAPES`, for
+    another server than E2B's own.
     """
     with (
         E2BServer(*options) as server,

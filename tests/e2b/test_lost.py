@@ -134,6 +134,6 @@ def test_a_daemon_that_is_too_old_is_refused_and_nothing_is_left(
 ) -> None:
     error = session.sandbox(image="old").start().exception(30)
     assert isinstance(error, SandboxError)
-    assert "envd 0.5.1" in str(error)
-    assert "0.5.2" in str(error)
+    assert "envd 0.2.9" in str(error)
+    assert "0.2.10" in str(error)
     assert server.alive == []

@@ -12,16 +12,25 @@ DEADLINE = 60
 UNKNOWN = "only the process that made it"
 
 
-def test_e2b_protects_declared_ports_by_a_token() -> None:
+def test_e2b_protects_declared_ports_by_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with e2b_emulator() as server, Session("e2b") as session:
         sandbox = session.sandbox(public_ports=[8000], network="none")
         found = sandbox.public_url(8000).result(DEADLINE)
         assert sandbox.id is not None
         assert found == PublicUrl(
-            f"https://8000-{sandbox.id}.e2b.app",
+            server.url,
             "token",
-            {"e2b-traffic-access-token": f"t-{sandbox.id}"},
+            {
+                "E2b-Sandbox-Id": sandbox.id,
+                "E2b-Sandbox-Port": "8000",
+                "e2b-traffic-access-token": f"t-{sandbox.id}",
+            },
         )
+        monkeypatch.delenv("E2B_SANDBOX_URL")
+        monkeypatch.setenv("E2B_DOMAIN", "e2b.app")
+        found = sandbox.public_url(8000).result(DEADLINE)
+        assert found.url == f"https://8000-{sandbox.id}.e2b.app"
+        assert found.headers == {"e2b-traffic-access-token": f"t-{sandbox.id}"}
         assert server.networks[0]["allowPublicTraffic"] is False
         other = Sandbox.from_id(sandbox.id, provider="e2b").result(DEADLINE)
         with pytest.raises(ConfigurationError, match=UNKNOWN):
@@ -32,7 +41,8 @@ def test_e2b_protects_declared_ports_by_a_token() -> None:
 def test_a_server_of_ones_own_without_tokens_is_open_to_anyone() -> None:
     with e2b_emulator("first-version"), Session("e2b") as session:
         found = session.sandbox(public_ports=[8000]).public_url(8000).result(DEADLINE)
-        assert (found.access, found.headers) == ("anyone", {})
+        assert found.access == "anyone"
+        assert "e2b-traffic-access-token" not in found.headers
 
 
 def test_a_preview_at_daytona_needs_its_token() -> None:

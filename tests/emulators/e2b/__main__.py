@@ -19,7 +19,8 @@ from tests.emulators.e2b._boxes import Boxes
 from tests.emulators.e2b._control import Control
 from tests.emulators.e2b._envd import Envd
 from tests.emulators.e2b._files import Files, FilesOverHttp
-from tests.emulators.e2b._proxy import Proxy
+from tests.emulators.e2b._proxy import Proxy, plain
+from tests.emulators.e2b._shapes import SHAPES
 
 
 class Emulator:
@@ -27,10 +28,9 @@ class Emulator:
 
     def __init__(self) -> None:
         self.violations: list[str] = []
-        self.boxes = Boxes(rooted="rooted" in sys.argv[1:])
-        self._control = Control(
-            self.boxes, self.violations.append, first_version="first-version" in sys.argv[1:]
-        )
+        name = next((each for each in sys.argv[1:] if each in SHAPES), "")
+        self.boxes = Boxes(SHAPES[name], rooted="rooted" in sys.argv[1:])
+        self._control = Control(self.boxes, self.violations.append)
         codecs = [proto_binary_codec(), ENVD_JSON_CODEC]
         self._processes = ProcessASGIApplication(Envd(self.boxes), codecs=codecs)
         self._filesystem = FilesystemASGIApplication(Files(self.boxes), codecs=codecs)
@@ -57,7 +57,9 @@ class Emulator:
             raise
 
     async def _envd(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["path"].startswith("/process."):
+        if self.boxes.shape.is_old and scope["path"].endswith("/CloseStdin"):
+            await plain(send, 404, "404 page not found\n")
+        elif scope["path"].startswith("/process."):
             await self._processes(scope, receive, send)
         elif scope["path"] == "/files":
             await self._files(scope, receive, send)
@@ -75,13 +77,15 @@ class Emulator:
             case "/_emulator/clear":
                 self._faults.clear()
                 self.boxes.limit, self.boxes.unforkable = 100, ""
-                self._proxy.holds_inputs = False
+                self._proxy.holds_inputs, self._proxy.idle_seconds = False, None
             case "/_emulator/limit":
                 self.boxes.limit = json.loads(body)
             case "/_emulator/unforkable":
                 self.boxes.unforkable = json.loads(body)
             case "/_emulator/hold":
                 self._proxy.holds_inputs = True
+            case "/_emulator/idle":
+                self._proxy.idle_seconds = json.loads(body)
             case "/_emulator/break":
                 self._proxy.break_connections()
             case "/_emulator/state":

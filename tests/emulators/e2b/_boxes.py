@@ -11,8 +11,8 @@ from e2b.api.client.models import SandboxNetworkConfig
 from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
 from tests.emulators._engine import Machine, Process, Snapshots
+from tests.emulators.e2b._shapes import Shape
 
-ENVD_VERSION = "0.6.13"
 BASE_ENV = {"E2B_SANDBOX": "true"}
 HOMES = {"user": "/workspace", "root": "/etc/root"}
 """The users of every template, and their homes. Both run as the machine's only user, who may create
@@ -74,9 +74,9 @@ class Box:
 class Boxes:
     """All running sandboxes."""
 
-    def __init__(self, *, rooted: bool) -> None:
+    def __init__(self, shape: Shape, *, rooted: bool) -> None:
         """With `rooted`, machines are Docker containers with root and other users."""
-        self._rooted = rooted
+        self.shape, self._rooted = shape, rooted
         self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
         self.alive: dict[str, Box] = {}
         self.keys: dict[str, str] = {}
@@ -119,7 +119,7 @@ class Boxes:
             self.starting -= 1
         now = datetime.datetime.now(datetime.UTC)
         box = Box(
-            id="i" + secrets.token_hex(9),
+            id=self.shape.new_id(),
             template=template,
             metadata=metadata,
             env=env,

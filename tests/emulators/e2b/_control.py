@@ -27,7 +27,7 @@ from e2b.api.client.models import (
 
 from sandboxkit import SandboxError
 from tests.emulators._faults import Message, Receive, Send
-from tests.emulators.e2b._boxes import ENVD_VERSION, Box, Boxes
+from tests.emulators.e2b._boxes import Box, Boxes
 from tests.emulators.e2b._envd import drop_streams
 
 KEY = "e2b_0123456789abcdef"
@@ -58,11 +58,8 @@ class RefusedError(Exception):
 class Control:
     """An ASGI application."""
 
-    def __init__(
-        self, boxes: Boxes, violation: Callable[[str], None], *, first_version: bool
-    ) -> None:
-        """`first_version` emulates a self-hosted server, which supports only version 1 of the create call."""
-        self._boxes, self._violation, self._first_version = boxes, violation, first_version
+    def __init__(self, boxes: Boxes, violation: Callable[[str], None]) -> None:
+        self._boxes, self._violation, self._shape = boxes, violation, boxes.shape
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         body = b""
@@ -73,15 +70,17 @@ class Control:
                 break
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode(), strict_parsing=False))
+        kind = b"application/json"
         try:
-            status, answer, extra = await self._route(
-                scope["method"], scope["path"], headers, query, body
-            )
+            path = scope["path"].removeprefix(self._shape.prefix)
+            status, answer, extra = await self._route(scope["method"], path, headers, query, body)
+            content = b"" if answer is None else json.dumps(answer).encode()
         except RefusedError as error:
-            text = Error(code=error.status, message=str(error))
-            status, answer, extra = error.status, text.to_dict(), {}
-        content = b"" if answer is None else json.dumps(answer).encode()
-        raw = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+            status, extra = error.status, {}
+            content = json.dumps(Error(code=status, message=str(error)).to_dict()).encode()
+            if str(error).startswith("text:"):
+                kind, content = b"text/plain", str(error).removeprefix("text:").encode()
+        raw = [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
         raw += [(name.encode(), value.encode()) for name, value in extra.items()]
         await send({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": content})
@@ -96,17 +95,19 @@ class Control:
     ) -> Answer:
         if headers.get("x-api-key") != KEY:
             raise RefusedError(401, _WRONG_KEY)
+        if any(re.match(route, f"{method} {path}") for route in self._shape.lacks):
+            raise RefusedError(*self._shape.no_route)
         match method, path.strip("/").split("/"):
-            case "POST", ["v2", "sandboxes"] if self._first_version:
-                raise RefusedError(404, "no matching operation was found")
             case "POST", ["sandboxes"]:
+                if self._shape.auto_pauses and json.loads(body).get("autoPause") is not False:
+                    self._violation("the sandbox would be paused at the end of its lifetime")
                 return await self._create(self._model(NewSandbox, body), {})
             case "POST", ["v2", "sandboxes"]:
                 return await self._create(self._model(NewSandboxV2, body), headers)
             case "GET", ["v2", "sandboxes"]:
                 return self._list(query)
             case "GET", ["sandboxes", sandbox_id]:
-                return 200, _detail(self._box(sandbox_id)).to_dict(), {}
+                return 200, self._detail(self._box(sandbox_id)).to_dict(), {}
             case "DELETE", ["sandboxes", sandbox_id]:
                 self._box(sandbox_id)
                 await self._boxes.kill(sandbox_id)
@@ -146,16 +147,18 @@ class Control:
         return model
 
     def _box(self, sandbox_id: str) -> Box:
+        if not re.fullmatch(self._shape.ids, sandbox_id):
+            raise RefusedError(400, "Invalid sandbox ID")
         try:
             return self._boxes.alive[sandbox_id]
         except KeyError:
-            message = f"Sandbox \"{sandbox_id}\" doesn't exist or you don't have access to it"
-            raise RefusedError(404, message) from None
+            raise RefusedError(404, self._shape.no_sandbox.format(id=sandbox_id)) from None
 
     def _running(self, sandbox_id: str) -> Box:
         box = self._box(sandbox_id)
         if box.paused:
-            raise RefusedError(404, f'Sandbox "{sandbox_id}" isn\'t running')
+            status, message = self._shape.not_running
+            raise RefusedError(status, message.format(id=sandbox_id))
         return box
 
     async def _pause(self, box: Box) -> Answer:
@@ -179,7 +182,7 @@ class Control:
             seconds=ttl
         ):
             self._boxes.set_timeout(box, ttl)
-        return (201 if resumed else 200), _made(box).to_dict(), {}
+        return (201 if resumed else 200), self._made(box).to_dict(), {}
 
     async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
         """Make a snapshot; its id is "team/NAME:default"."""
@@ -199,12 +202,17 @@ class Control:
         if asked.template_id in FORBIDDEN:
             raise RefusedError(403, f"you don't have access to template '{asked.template_id}'")
         if asked.template_id not in (*TEMPLATES, *self._boxes.snapshots):
-            raise RefusedError(404, f"template '{asked.template_id}' not found")
+            status, message = self._shape.no_template
+            raise RefusedError(status, message.format(template=asked.template_id))
         ttl = _timeout(asked.timeout)
+        if ttl < self._shape.shortest:
+            raise RefusedError(400, f"timeout should between {self._shape.shortest} and 2592000")
         metadata, env = asked.metadata or {}, asked.env_vars or {}
         for mapping in (metadata, env):
             if not all(isinstance(value, str) for value in mapping.values()):
                 self._violation("metadata and environment are text")
+        if wrong := self._shape.check_metadata(dict(metadata.items())):
+            raise RefusedError(400, wrong)
         if box is None:
             self._check_quota()
             internet = asked.allow_internet_access is not False
@@ -212,11 +220,11 @@ class Control:
             box = await self._boxes.create(asked.template_id, metadata, env, internet, rules, ttl)
             if key:
                 self._boxes.keys[key] = box.id
-        return 201, _made(box).to_dict(), {}
+        return 201, self._made(box).to_dict(), {}
 
     def _network(self, asked: Any) -> SandboxNetworkConfig:
-        """Check the network settings of a request. A self-hosted server is too old to have any."""
-        if not asked or self._first_version:
+        """Check the network settings of a request. E2B's server, as others host it, may be too old for any."""
+        if not asked or not self._shape.knows_networks:
             return SandboxNetworkConfig(allow_out=[], deny_out=[], allow_public_traffic=True)
         if asked.additional_properties:
             self._violation(f"a network has no {sorted(asked.additional_properties)}")
@@ -253,12 +261,53 @@ class Control:
         wanted = {}
         for pair in filter(None, urllib.parse.unquote_plus(query.get("metadata", "")).split("&")):
             name, _, value = pair.partition("=")
-            wanted[urllib.parse.unquote_plus(name)] = urllib.parse.unquote_plus(value)
+            if self._shape.quotes == 2:
+                name, value = urllib.parse.unquote_plus(name), urllib.parse.unquote_plus(value)
+            wanted[name] = value
         found = [
             box for box in self._boxes.alive.values() if wanted.items() <= box.metadata.items()
         ]
         page, extra = _page(found, query)
-        return 200, [_listed(box).to_dict() for box in page], extra
+        return 200, [ListedSandbox(**self._facts(box)).to_dict() for box in page], extra
+
+    def _version(self, template: str) -> str:
+        return "0.2.9" if template == "old" else self._shape.envd
+
+    def _made(self, box: Box) -> Sandbox:
+        return Sandbox(
+            template_id=box.template,
+            sandbox_id=box.id,
+            client_id="emulator",
+            envd_version=self._version(box.template),
+            envd_access_token=box.token,
+            traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
+            domain=None,
+        )
+
+    def _facts(self, box: Box) -> dict[str, Any]:
+        later = datetime.timedelta(seconds=self._shape.paused_until if box.paused else 0)
+        return {
+            "template_id": box.template,
+            "alias": box.template,
+            "sandbox_id": box.id,
+            "client_id": "emulator",
+            "started_at": box.started,
+            "end_at": box.ends + later,
+            "envd_version": self._version(box.template),
+            "cpu_count": 2,
+            "memory_mb": 512,
+            "disk_size_mb": 1024,
+            "state": SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
+            "metadata": {**box.metadata, **dict(self._shape.adds)},
+        }
+
+    def _detail(self, box: Box) -> SandboxDetail:
+        return SandboxDetail(
+            **self._facts(box),
+            envd_access_token=box.token,
+            allow_internet_access=box.internet,
+            network=box.network,
+        )
 
 
 def _page(found: list[T], query: dict[str, str]) -> tuple[list[T], dict[str, str]]:
@@ -281,55 +330,9 @@ def _snapshot(name: str) -> dict[str, Any]:
     return SnapshotInfo(snapshot_id=name, names=[name]).to_dict()
 
 
-def _version(template: str) -> str:
-    return "0.5.1" if template == "old" else ENVD_VERSION
-
-
 def _timeout(asked: Any) -> int:
     if not isinstance(asked, int) or asked < 0:
         raise RefusedError(400, "timeout must be a whole number of seconds")
     if asked > MAX_TIMEOUT:
         raise RefusedError(400, f"Timeout cannot be greater than {MAX_TIMEOUT // 3600} hours")
     return asked
-
-
-def _made(box: Box) -> Sandbox:
-    return Sandbox(
-        template_id=box.template,
-        sandbox_id=box.id,
-        client_id="emulator",
-        envd_version=_version(box.template),
-        envd_access_token=box.token,
-        traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
-        domain=None,
-    )
-
-
-def _facts(box: Box) -> dict[str, Any]:
-    return {
-        "template_id": box.template,
-        "alias": box.template,
-        "sandbox_id": box.id,
-        "client_id": "emulator",
-        "started_at": box.started,
-        "end_at": box.ends,
-        "envd_version": _version(box.template),
-        "cpu_count": 2,
-        "memory_mb": 512,
-        "disk_size_mb": 1024,
-        "state": SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
-        "metadata": box.metadata,
-    }
-
-
-def _listed(box: Box) -> ListedSandbox:
-    return ListedSandbox(**_facts(box))
-
-
-def _detail(box: Box) -> SandboxDetail:
-    return SandboxDetail(
-        **_facts(box),
-        envd_access_token=box.token,
-        allow_internet_access=box.internet,
-        network=box.network,
-    )

@@ -52,7 +52,8 @@ class Envd(Process):
                 cwd=config.cwd or "/",
                 pty=None if size is None else (size.rows, size.cols),
             )
-            closed = request.has_field("stdin") and not request.stdin and size is None
+            may_close = size is None and not self._boxes.shape.is_old
+            closed = may_close and request.has_field("stdin") and not request.stdin
             if closed:
                 await process.close_stdin()
         except MachineEnded:

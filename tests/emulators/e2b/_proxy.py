@@ -1,5 +1,6 @@
 """The proxy in front of the daemons, which checks the sandbox's id and the access token of each request."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,16 +18,26 @@ class Proxy:
         self._open: set[Any] = set()
         self.holds_inputs = False
         """Whether it forwards a request only when its body is complete, as many proxies do."""
+        self.idle_seconds: float | None = None
+        """After how long it ends a streamed request of which nothing comes; None for never."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name: value.decode() for name, value in scope["headers"]}
         sandbox_id = headers.get(b"e2b-sandbox-id", "")
         box = self._boxes.alive.get(sandbox_id)
+        shape = self._boxes.shape
         if box is None or box.paused:
+            status, text = shape.ended if box is None else shape.paused
+            if text:
+                await plain(send, status, text.format(id=sandbox_id))
+                return
             output = "The sandbox was not found"
             await _refuse(send, 502, {"sandboxId": sandbox_id, "message": output, "code": 502})
             return
         if headers.get(b"x-access-token") != box.token:
+            if not shape.wrong_token:
+                await plain(send, 401, "")
+                return
             output = "unauthorized access, please provide a valid access token or method signing"
             await _refuse(send, 401, {"code": 401, "message": f"{output} if supported"})
             return
@@ -35,6 +46,8 @@ class Proxy:
             if held is None:
                 return
             receive = held
+        if self.idle_seconds and scope["path"].endswith(_STREAMED):
+            receive = _impatient(receive, send, self.idle_seconds)
         cycle = getattr(send, "__self__", None)  # uvicorn's, unless the request has a planned fault
         self._open.add(cycle)
         try:
@@ -59,6 +72,24 @@ async def _all_of(receive: Receive) -> Receive | None:
         return messages.pop(0) if messages else await receive()
 
     return held
+
+
+def _impatient(receive: Receive, send: Send, seconds: float) -> Receive:
+    async def impatient() -> Message:
+        try:
+            return await asyncio.wait_for(receive(), seconds)
+        except TimeoutError:
+            await plain(send, 504, "")
+            return {"type": "http.disconnect"}
+
+    return impatient
+
+
+async def plain(send: Send, status: int, text: str) -> None:
+    """Respond with plain text."""
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})
 
 
 async def _refuse(send: Send, status: int, output: dict[str, Any]) -> None:
