@@ -21,13 +21,18 @@ class PrefetchQueue:
         self._capacity, self._running = capacity, 0
         self._lock = threading.Lock()
 
-    async def in_order(self, runs: Iterable[Callable[[], Awaitable[T]]]) -> AsyncGenerator[T, None]:
+    async def in_order(
+        self, runs: Iterable[Callable[[], Awaitable[T]]], *, inside: bool = False
+    ) -> AsyncGenerator[T, None]:
         """Yield the results of the runs, in their order. Closing it cancels the runs in progress.
 
         Only the next run in order may wait in the session's queue. The others start early only in
-        idle sandboxes, since an earlier result may make them unnecessary.
+        idle sandboxes, since an earlier result may make them unnecessary. With `inside` the caller is such a
+        run itself, and needs no sandbox meanwhile.
         """
         waiting, begun = deque(runs), deque[asyncio.Task[T]]()
+        if inside:
+            self._leave()
         try:
             while waiting or begun:
                 while waiting and self._enter(ahead=bool(begun)):
@@ -41,6 +46,8 @@ class PrefetchQueue:
                 task.cancel()
             with anyio.CancelScope(shield=True):
                 await asyncio.gather(*begun, return_exceptions=True)
+            if inside:
+                self._enter(ahead=False)
 
     def _enter(self, *, ahead: bool) -> bool:
         with self._lock:

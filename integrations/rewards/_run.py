@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 _SPARE_LIFETIME = 60.0
 _KILLED = 137  # 128 + SIGKILL
-_OUT_OF_TIME = 152  # 128 + SIGXCPU, which the kernel sends at RLIMIT_CPU
+OUT_OF_TIME = 152  # 128 + SIGXCPU, which the kernel sends at RLIMIT_CPU
 _POLL = 1.0
 _PATIENCE = 120.0
 """Time limit in seconds for a usage request. A submission with the maximum number of busy processes
 delays the answer by seconds; a frozen sandbox never answers."""
 _MOST_PROCESSORS = 64
-"""Assumed maximum of CPUs of another machine: see `_processors`."""
+"""Assumed maximum of CPUs of another machine: see `processors`."""
 _HERE = os.cpu_count() or _MOST_PROCESSORS
 
 
@@ -284,7 +284,7 @@ class RunMeter:
         usage = await self._usage()
         delay = time.monotonic() - asked
         if self._used_up(usage):
-            return _timeout(f"used its {self._limits.timeout:g} s of processor time")
+            return out_of_time(self._limits)
         starved = (usage and usage.starved_seconds) or self._starved
         # Neither time off the CPU counts nor the delay of the usage request.
         excused = max(delay, min(starved - self._starved, self._waited + delay))
@@ -302,9 +302,9 @@ class RunMeter:
         if result.truncated:
             detail = f"more than {limits.output_limit} bytes of output"
             return Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
-        if result.returncode == _OUT_OF_TIME:
-            return _timeout(f"used its {limits.timeout:g} s of processor time")
-        if result.duration * _processors(self._sandbox) >= limits.timeout:
+        if result.returncode == OUT_OF_TIME:
+            return out_of_time(limits)
+        if result.duration * processors(self._sandbox) >= limits.timeout:
             try:
                 usage = await self._usage()
             except SandboxError:
@@ -313,7 +313,7 @@ class RunMeter:
                 usage = None
             killed_late = result.returncode == _KILLED and result.duration >= limits.timeout
             if self._used_up(usage) or (usage is None and killed_late):
-                return _timeout(f"used its {limits.timeout:g} s of processor time")
+                return out_of_time(limits)
         if result.ending is Ending.OUT_OF_MEMORY:
             detail = "used more memory than its sandbox has"
             return Verdict(Outcome.OOM, 0.0, "policy", detail)
@@ -341,12 +341,17 @@ class RunMeter:
         return usage.processor_seconds - self._used_before >= self._limits.timeout
 
 
-def _processors(sandbox: Sandbox) -> int:
+def processors(sandbox: Sandbox) -> int:
     """Return how many CPUs a sandbox has at most.
 
     A program that ran for less than its CPU time limit divided by them cannot have used it up.
     """
     return _HERE if sandbox.provider_name == "local" else _MOST_PROCESSORS
+
+
+def out_of_time(limits: Limits) -> Verdict:
+    """Return the verdict of a run that used up its CPU time."""
+    return _timeout(f"used its {limits.timeout:g} s of processor time")
 
 
 def _timeout(detail: str) -> Verdict:

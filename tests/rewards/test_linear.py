@@ -22,7 +22,7 @@ SECONDS = 0.025
 """What a parser may take for `LARGE`, on a machine of which nobody knows how fast it is. One that
 takes longer must not take much more than its share longer than for `SMALL`: what grows with the
 square takes 256 times as long, what grows in proportion 16 to 30 times, as its memory is further."""
-GROWTH = 64
+GROWTH = 100
 ROUNDS = 8
 """In how many turns both sizes may show what they take where others use the machine as well."""
 
@@ -130,13 +130,6 @@ def banned(code: str) -> object:
 def looked_at(make: Callable[[int], str]) -> Callable[[int], str]:
     """As much less as makes of `LARGE` the longest code that is looked at."""
     return lambda size: make(size * MOST_CODE // LARGE - 100)[:MOST_CODE]
-
-
-def calls(text: str) -> object:
-    """What a turn with tools is read by."""
-    from sandboxkit.integrations.grpo.turns import calls_in
-
-    return calls_in(text)
 
 
 def neutralised(text: str) -> object:
@@ -260,7 +253,6 @@ PARSERS: dict[str, Parser] = {
     "outputs": Parser(printed, OUTPUTS),
     "extract_code": Parser(extract_code, TEXTS),
     "banned_patterns": Parser(banned, {name: looked_at(make) for name, make in CODES.items()}),
-    "calls_in": Parser(calls, TEXTS),
     "arguments": Parser(arguments, TEXTS),
     "safe_line": Parser(safe_line, TEXTS),
     "safe_text": Parser(safe_text, TEXTS),
@@ -297,13 +289,15 @@ def slow(parser: Parser, make: Callable[[int], Any]) -> str:
     return f"{LARGE} characters take {longest:.2f} s, {SMALL} {shortest:.4f} s"
 
 
+def slow_texts(parser: Parser) -> dict[str, str]:
+    """Return what `slow` says of each text that it takes too long to read."""
+    found = {worst: slow(parser, make) for worst, make in parser.worst.items()}
+    return {worst: reply for worst, reply in found.items() if reply}
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_hostile_texts_are_read_in_linear_time(name: str) -> None:
-    if name == "calls_in":
-        pytest.importorskip("transformers")
-    parser = PARSERS[name]
-    found = {worst: slow(parser, make) for worst, make in parser.worst.items()}
-    assert {worst: reply for worst, reply in found.items() if reply} == {}
+    assert slow_texts(PARSERS[name]) == {}
 
 
 def test_a_quadratic_parser_is_detected() -> None:

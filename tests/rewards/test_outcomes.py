@@ -167,7 +167,7 @@ def test_a_hostile_submission_is_scored_beside_others(
         require_docker()
     submissions = [(name, _submission(HOSTILE[name]), task) for name in names]
     submissions.insert(len(submissions) // 2, ("honest", GOOD, task))
-    limits = Limits(timeout=2.0, wall=8.0, deadline=200.0, memory_mb=192, retries=1)
+    limits = Limits(timeout=2.0, wall=4.0, deadline=200.0, memory_mb=192, retries=1)
     verdicts = grade_all(where, HostCompare(limits), submissions, in_turn=in_turn)
     masked = {
         name: verdict.detail

@@ -28,7 +28,7 @@ from sandboxkit.providers import _agent
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.timeout(280)
 
 RIGHT = "def f(x): return x + 1"
 SLEEPER = "import time\ndef f(x): time.sleep(600)"
@@ -44,6 +44,7 @@ async def grade_batch(
         return await asyncio.gather(*[grader.grade(session, code, task) for code in codes])
 
 
+@pytest.mark.alone
 @pytest.mark.nightly
 def test_sleeping_submissions_mask_none_behind_them() -> None:
     codes = [f"{SLEEPER} # {number}" for number in range(50)] + [RIGHT] * 10
@@ -134,11 +135,10 @@ UNIQUE = {
 
 
 def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
-    codes = ["def f(): return list(range(100_000))"] * 2 + ["def f(): return [1, 2, 3]"] * 2
+    codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
     limits = Limits(timeout=1.0, wall=3.0, deadline=120)
-    verdicts = asyncio.run(grade_batch(codes, limits, UNIQUE, 2))
-    outcomes = [each.outcome for each in verdicts]
-    assert outcomes == [Outcome.TIMEOUT] * 2 + [Outcome.PASSED] * 2, verdicts
+    verdicts = asyncio.run(grade_batch(codes, limits, UNIQUE, 1))
+    assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED], verdicts
 
 
 def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
@@ -159,7 +159,7 @@ IN_VAIN = {
 
 
 def test_tests_that_wait_for_a_submission_use_its_time() -> None:
-    limits = Limits(timeout=1.0, wall=1.0, deadline=6.0)
+    limits = Limits(timeout=1.0, wall=2.0, deadline=12.0)
     codes = ["def f(done): pass", "def f(done): done()"]
     verdicts = asyncio.run(grade_batch(codes, limits, IN_VAIN, 2))
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED]
@@ -202,22 +202,13 @@ async def graded_under_fire(which: int, task: Mapping[str, object]) -> tuple[Ver
     "task", [TASK, {"tests": "from solution import f\ndef test_f():\n    assert f(1) == 2\n"}]
 )
 def test_a_submission_killed_from_outside_is_graded_again_alone(
-    which: int, task: Mapping[str, object]
+    which: int, task: Mapping[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    verdict, killed = asyncio.run(graded_under_fire(which, task))
-    assert verdict.outcome is Outcome.PASSED, verdict
-    assert killed
-
-
-def test_no_error_is_left_unretrieved_where_an_interpreter_is_killed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    task: Mapping[str, object] = {
-        "tests": "from solution import f\n\ndef test_f():\n    assert f(1) == 2\n"
-    }
+    """No error of the killed process is left that nobody retrieved."""
     with caplog.at_level(logging.ERROR, logger="asyncio"):
-        _, killed = asyncio.run(graded_under_fire(1, task))
+        verdict, killed = asyncio.run(graded_under_fire(which, task))
         gc.collect()
+    assert verdict.outcome is Outcome.PASSED, verdict
     assert killed
     assert [record.getMessage() for record in caplog.records] == []
 

@@ -2,15 +2,16 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
 import anyio
 
-from sandboxkit import Operation, Session
+from sandboxkit import Operation, ProcessResult, Session
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
+from sandboxkit.integrations.rewards._run import OUT_OF_TIME, out_of_time
 from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict
 from sandboxkit.integrations.rewards.programs._checkers import (
     Answer,
@@ -23,15 +24,26 @@ from sandboxkit.integrations.rewards.programs._checkers import (
     UnorderedLinesChecker,
 )
 from sandboxkit.integrations.rewards.programs._compile import Compiled
-from sandboxkit.integrations.rewards.programs._execute import ProgramRun, execute
+from sandboxkit.integrations.rewards.programs._execute import (
+    ProgramRun,
+    ended_run,
+    execute,
+)
 from sandboxkit.integrations.rewards.programs._interactive import converse
 from sandboxkit.integrations.rewards.programs._judge_program import check
 from sandboxkit.integrations.rewards.programs._problem import JudgedCase, Problem
+from sandboxkit.integrations.rewards.programs._series import execute_each
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
 
 _MOST_AT_ONCE = 16 << 10
 """Maximum size (bytes) of output and expected output that are compared on the event loop. It takes about a
 millisecond; larger ones are compared in a thread, so that no other sandbox waits."""
+_FIRST_BATCH, _MOST_BATCH = 4, 32
+"""How many cases run in one sandbox, one after another; each batch has twice as many as the one before."""
+_SHORT, _SHORT_ELAPSED = 0.1, 0.5
+"""CPU time and elapsed time (s) from which a case is not worth a series: the next cases had better run at the same
+time. The elapsed time may be the doing of other programs, so it is much longer."""
 _OURS = (
     ExactChecker,
     FloatsChecker,
@@ -51,27 +63,135 @@ async def evaluate(
     verdict reports the first failure in the order of the cases. Raises ConfigurationError if the task's
     checker is broken, or if sandboxes lack the language's commands.
     """
-    work = _evaluated(session, program, problem, limits, partial=partial)
+    work = _Evaluation(session, program, problem, limits, partial=partial).verdict()
     # On the background loop no case switches threads. A user's checker stays on its own loop.
     return await (Operation(work) if isinstance(problem.checker, (JudgeProgram, *_OURS)) else work)
 
 
-async def _evaluated(
-    session: Session, program: Compiled, problem: Problem, limits: Limits, *, partial: bool
-) -> Verdict:
-    parts: list[Part] = []
-    runs = [
-        functools.partial(_case, session, program, problem, case, limits) for case in problem.cases
-    ]
-    async with aclosing(prefetch_queue(session).in_order(runs)) as ended:
-        async for part in ended:
-            parts.append(part)
-            if part.outcome is Outcome.INFRA_ERROR:
-                detail = f"case {shown(part.name)}: {part.detail}"
-                return Verdict(part.outcome, 0.0, "infra", detail, "isolated", tuple(parts))
-            if part.outcome is not Outcome.PASSED and not partial:
-                break
-    return _whole(parts, problem.cases, partial=partial)
+class _Evaluation:
+    """The evaluation of one submission."""
+
+    def __init__(
+        self,
+        session: Session,
+        program: Compiled,
+        problem: Problem,
+        limits: Limits,
+        *,
+        partial: bool,
+    ) -> None:
+        self._session, self._program, self._problem = session, program, problem
+        self._limits, self._partial = limits, partial
+        self._short = problem.interactor is None
+        """Whether the runs so far were short, so that more of them may share a sandbox."""
+
+    async def verdict(self) -> Verdict:
+        """Run the cases until one fails; with `partial` all of them."""
+        parts: list[Part] = []
+        runs = [functools.partial(self._batch, cases) for cases in self._batches()]
+        async with aclosing(prefetch_queue(self._session).in_order(runs)) as ended:
+            async for batch in ended:
+                parts += batch
+                if parts[-1].outcome is Outcome.INFRA_ERROR:
+                    detail = f"case {shown(parts[-1].name)}: {parts[-1].detail}"
+                    done = tuple(parts)
+                    return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated", done)
+                if self._is_last(parts[-1]):
+                    break
+        return _whole(parts, self._problem.cases, partial=self._partial)
+
+    def _batches(self) -> Iterator[Sequence[JudgedCase]]:
+        """Divide the cases into batches: small ones first, since a wrong program fails soon."""
+        cases, size = self._problem.cases, _FIRST_BATCH if self._short else 1
+        while cases:
+            yield cases[:size]
+            cases, size = cases[size:], min(2 * size, _MOST_BATCH) if self._short else 1
+
+    async def _batch(self, cases: Sequence[JudgedCase]) -> list[Part]:
+        """Run and check cases until one fails; with `partial`, until one has no verdict.
+
+        They run in one sandbox as far as this works; each of the others then has a sandbox of its own.
+        """
+        parts: list[Part] = []
+        while cases and self._short:
+            results = await self._series(cases)
+            for case, result in zip(cases, results, strict=False):
+                parts.append(await self._judged(case, await self._run(result)))
+                if self._is_last(parts[-1]):
+                    return parts
+            cases = cases[len(results) :]
+            if cases:  # this case may have exceeded a limit of the series
+                parts.append(await self._case(cases[0]))
+                if self._is_last(parts[-1]):
+                    return parts
+                cases = cases[1:]
+                self._short = self._short and _is_short(
+                    parts[-1].processor_seconds, parts[-1].wall_seconds
+                )
+        runs = [functools.partial(self._case, case) for case in cases]
+        async with aclosing(prefetch_queue(self._session).in_order(runs, inside=True)) as ended:
+            async for part in ended:
+                parts.append(part)
+                if self._is_last(part):
+                    break
+        return parts
+
+    async def _series(self, cases: Sequence[JudgedCase]) -> list[ProcessResult]:
+        inputs = [case.given for case in cases]
+        results = await execute_each(self._session, self._program, inputs, self._limits)
+        self._short = bool(results) and all(
+            _is_short(result.usage.processor_seconds, result.duration) for result in results
+        )
+        return results
+
+    async def _run(self, result: ProcessResult) -> ProgramRun:
+        if result.returncode == OUT_OF_TIME:
+            return ProgramRun(result, out_of_time(self._limits))
+        if result.returncode in NOT_FOUND:
+            lost = await require(self._session, self._program.language, self._limits)
+            if lost is not None:
+                return ProgramRun(None, lost)
+        return ended_run(result)
+
+    def _is_last(self, part: Part) -> bool:
+        failed = part.outcome is not Outcome.PASSED and not self._partial
+        return failed or part.outcome is Outcome.INFRA_ERROR
+
+    async def _case(self, case: JudgedCase) -> Part:
+        session, program, limits = self._session, self._program, self._limits
+        if self._problem.interactor is None:
+            return await self._judged(case, await execute(session, program, case.given, limits))
+        files = {"input.txt": case.given.stdin, "answer.txt": case.stdout or b""}
+        dialogue = await converse(session, program, self._problem.interactor, files, limits)
+        mark = dialogue.mark or Mark(0.0, "the interactor made no decision")
+        return self._part(case, dialogue.ran, mark)
+
+    async def _judged(self, case: JudgedCase, ran: ProgramRun) -> Part:
+        mark: Mark | Verdict = Mark(0.0)
+        if ran.verdict is None:
+            mark = await _checked(self._session, self._problem.checker, case, ran, self._limits)
+        return self._part(case, ran, mark)
+
+    def _part(self, case: JudgedCase, ran: ProgramRun, mark: Mark | Verdict) -> Part:
+        verdict = ran.verdict if ran.verdict is not None else mark
+        part = _measured(case, ran)
+        limit = self._limits.memory_mb if self._problem.memory_limit_mb else None
+        if limit and part.peak_memory_bytes and part.peak_memory_bytes > limit << 20:
+            verdict = Verdict(Outcome.OOM, 0.0, "policy", f"used more than {limit} MiB")
+        if isinstance(verdict, Verdict):
+            outcome, detail = verdict.outcome, verdict.detail
+            return dataclasses.replace(part, outcome=outcome, score=0.0, detail=detail)
+        score, outcome = verdict.score, Outcome.FAILED
+        if score == 1:
+            outcome = Outcome.PASSED
+        return dataclasses.replace(part, outcome=outcome, score=score, detail=verdict.detail)
+
+
+def _is_short(processor_seconds: float | None, wall_seconds: float | None) -> bool:
+    """Whether a run was so short that others may wait for it."""
+    if processor_seconds is None or wall_seconds is None:
+        return False
+    return processor_seconds < _SHORT and wall_seconds < _SHORT_ELAPSED
 
 
 def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool) -> Verdict:
@@ -84,30 +204,6 @@ def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool)
     score = min(score, 1 - 1e-9)  # below 1 even if only cases of weight 0 failed
     detail = f"case {shown(first.name)}: {first.detail}"
     return Verdict(first.outcome, score, "policy", detail, "isolated", tuple(parts))
-
-
-async def _case(
-    session: Session, program: Compiled, problem: Problem, case: JudgedCase, limits: Limits
-) -> Part:
-    if problem.interactor is not None:
-        files = {"input.txt": case.given.stdin, "answer.txt": case.stdout or b""}
-        dialogue = await converse(session, program, problem.interactor, files, limits)
-        ran = dialogue.ran
-        mark: Mark | Verdict = dialogue.mark or Mark(0.0, "the interactor made no decision")
-    else:
-        ran = await execute(session, program, case.given, limits)
-        mark = Mark(0.0)
-        if ran.verdict is None:
-            mark = await _checked(session, problem.checker, case, ran, limits)
-    verdict = ran.verdict if ran.verdict is not None else mark
-    part = _measured(case, ran)
-    limit = limits.memory_mb if problem.memory_limit_mb else None
-    if limit and part.peak_memory_bytes and part.peak_memory_bytes > limit << 20:
-        verdict = Verdict(Outcome.OOM, 0.0, "policy", f"used more than {limit} MiB")
-    if isinstance(verdict, Verdict):
-        return dataclasses.replace(part, outcome=verdict.outcome, score=0.0, detail=verdict.detail)
-    outcome = Outcome.PASSED if verdict.score == 1 else Outcome.FAILED
-    return dataclasses.replace(part, outcome=outcome, score=verdict.score, detail=verdict.detail)
 
 
 def _measured(case: JudgedCase, ran: ProgramRun) -> Part:

@@ -152,6 +152,11 @@ async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = Fals
     verdict = await meter.judge(dataclasses.replace(result, truncated=flooded))
     if isinstance(verdict, Verdict):
         return ProgramRun(result, verdict)
+    return ended_run(result)
+
+
+def ended_run(result: ProcessResult) -> ProgramRun:
+    """Convert the result of a program that stayed within its limits to a run."""
     if result.returncode == 0:
         return ProgramRun(result)
     return ProgramRun(result, runtime_error(_ended(result)))

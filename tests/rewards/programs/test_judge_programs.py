@@ -106,7 +106,7 @@ PLAYED = {
 
 def test_an_interactor_decides(provider: str) -> None:
     options = options_for(provider, "python")
-    grader = Program("python", limits=Limits(timeout=2, wall=10, memory_mb=512))
+    grader = Program("python", limits=Limits(timeout=2, wall=4, memory_mb=512))
     todo = [(name, code, GAME) for name, (code, *_) in PLAYED.items()]
     verdicts = grade_all(provider, grader, todo, **options)
     found = {name: (verdict.outcome, verdict.reward) for name, verdict in verdicts.items()}

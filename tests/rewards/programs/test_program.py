@@ -87,6 +87,49 @@ def test_partial_is_the_weighted_share(provider: str) -> None:
     assert len(verdict.parts) == 3
 
 
+ENDS = {
+    3: "print(6)",
+    4: "raise SystemExit(126)",
+    5: "raise SystemExit(152)",
+    6: "os.kill(os.getpid(), 9)",
+    7: "print(7)",
+    8: "os.write(1, b'16\\n' + b' ' * 300_000)",
+    9: "uncounted()",
+    10: "print(20)",
+    11: "print(22); sys.exit(1)",
+    12: "print(24)",
+}
+"""What a program does with each input, whose double it should print."""
+ENDING = f"""import os, signal, sys, time
+def uncounted():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then adds up no CPU time of children
+    for _ in range(2):
+        if os.fork() == 0:
+            while time.process_time() < 0.7: pass
+            os._exit(0)
+    try:
+        while True: os.wait()
+    except ChildProcessError:
+        print(18)
+exec({ENDS}[int(input())])
+"""
+
+
+def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provider: str) -> None:
+    cases = [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n", "weight": n} for n in ENDS]
+    grader = Program("python", limits=Limits(timeout=1), partial=True)
+    options = options_for(provider, "python")
+    single, shared = (
+        grade(provider, grader, ENDING, {"cases": cases}, pool=pool, **options) for pool in (0, 2)
+    )
+    crash, late, passed = Outcome.RUNTIME_ERROR, Outcome.TIMEOUT, Outcome.PASSED
+    expected = [passed, crash, late, crash, Outcome.FAILED, passed, late, passed, crash, passed]
+    assert [part.outcome for part in single.parts] == expected, single
+    assert [part.outcome for part in shared.parts] == expected, shared
+    assert [part.name for part in shared.parts] == [str(n) for n in range(1, 11)]
+    assert shared.score == single.score == pytest.approx((3 + 8 + 10 + 12) / 75)
+
+
 def test_arguments_and_files(provider: str) -> None:
     options = options_for(provider, "python")
     code = (

@@ -1,0 +1,155 @@
+"""`Sandbox.exec_each`: one command, many inputs, and a reset between two runs."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards import Limits, Verdict, grading_session
+from sandboxkit.integrations.rewards.programs import Program
+from sandboxkit.types import CommandFile, CommandInput, CommandSeries, CommandSetup
+from tests.docker_here import require_docker
+from tests.pool.providers import until
+
+DEADLINE = 60.0
+LEAVES = """
+read line
+found=$(cat /proc/[0-9]*/cmdline | tr -d '\\0' | grep -ac 'slee[p]77')
+echo "$0 $line" $(ls . /tmp /dev/shm) $found
+echo left > left; echo left > /tmp/left; echo left > /dev/shm/left
+sleep 77 > /dev/null 2>&1 < /dev/null &
+echo "to stderr" >&2
+exit 3
+"""
+USES_CPU = """import os, sys, time
+if sys.argv[1] == "run2":
+    for _ in range(2):
+        if os.fork() == 0:
+            while time.process_time() < 0.6: pass
+            os._exit(0)
+    os.wait(), os.wait()
+"""
+
+
+def inputs(count: int) -> tuple[CommandInput, ...]:
+    return tuple(CommandInput(f"line{n}\n".encode(), (f"run{n}",)) for n in range(count))
+
+
+@pytest.fixture(params=["local", "docker"])
+def session(request: pytest.FixtureRequest) -> Iterator[Session]:
+    if request.param == "docker":
+        require_docker()
+    with Session(
+        request.param, pool=1, max_concurrency=1, profile="strict", reuse="reset"
+    ) as session:
+        yield session
+
+
+def test_no_run_of_a_series_finds_anything_of_the_one_before(session: Session) -> None:
+    runs = CommandSeries(inputs(20), seconds=DEADLINE, total_seconds=DEADLINE)
+    setup = CommandSetup((CommandFile("/workspace/given", b"x", 0o444, reused=True),))
+    for _ in range(2):
+        with session.sandbox() as sandbox:
+            series = sandbox.exec_each(["sh", "-c", LEAVES], runs, setup=setup)
+            results = series.result(DEADLINE)
+        heads = " .: given /dev/shm: /tmp: 0\n"
+        assert [each.stdout for each in results] == [f"run{n} line{n}{heads}" for n in range(20)]
+        assert {(each.returncode, each.stderr) for each in results} == {(3, "to stderr\n")}
+        assert [each.argv[3:] for each in results] == [(f"run{n}",) for n in range(20)]
+        assert all(0 < each.duration < DEADLINE for each in results)
+    stats = until(session, lambda stats: stats.ready == 1)
+    assert (stats.made, stats.thrown_away) == (1, {}), stats.recent
+
+
+@pytest.mark.parametrize(
+    ("argv", "seconds"),
+    [
+        (["sh", "-c", "[ $0 = run2 ] && sleep 100; true"], 1.0),
+        (["sh", "-c", "[ $0 = run2 ] && (yes & yes); true"], DEADLINE),
+        (["python3", "-c", USES_CPU], 1.0),
+    ],
+    ids=["elapsed time", "output", "CPU time of children"],
+)
+def test_a_run_that_exceeds_a_limit_ends_the_series_before_it(
+    session: Session, argv: list[str], seconds: float
+) -> None:
+    runs = CommandSeries(inputs(5), seconds, total_seconds=DEADLINE)
+    with session.sandbox() as sandbox:
+        results = sandbox.exec_each(argv, runs).result(DEADLINE)
+        assert [each.returncode for each in results] == [0, 0]
+    assert session.run(["ls"]).result(DEADLINE).stdout == ""
+
+
+def test_a_series_starts_no_run_after_its_time_and_a_killed_one_leaves_no_process(
+    session: Session,
+) -> None:
+    with session.sandbox() as sandbox:
+        short = CommandSeries(inputs(500), seconds=DEADLINE, total_seconds=0.05)
+        assert 1 <= len(sandbox.exec_each(["true"], short).result(DEADLINE)) < 500
+        runs = CommandSeries(inputs(3), seconds=DEADLINE, total_seconds=DEADLINE)
+        endless = sandbox.exec_each(["sh", "-c", f"sleep {os.getpid()}.5"], runs)
+        wait_until(lambda: sleeps(f"{os.getpid()}.5"))
+        endless.cancel()
+        wait_until(lambda: not sleeps(f"{os.getpid()}.5"))
+        assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
+
+
+def test_the_cases_of_a_submission_share_sandboxes() -> None:
+    """Otherwise each case would have a reset of its own, with the same outcomes."""
+    cases = [{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(28)]
+    grader = Program("python", limits=Limits(timeout=10))
+
+    async def grade() -> tuple[Verdict, int]:
+        async with grading_session(grader, "local", pool=1) as session:
+            verdict = await grader.grade(session, "print(input())", {"cases": cases})
+            return verdict, session.pool_stats().reset
+
+    verdict, resets = asyncio.run(grade())
+    assert (verdict.reward, len(verdict.parts)) == (1, 28), verdict
+    assert resets <= 5
+
+
+def sleeps(seconds: str) -> bool:
+    """Whether a process of this machine, in a sandbox or not, sleeps for so long."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().split(b"\0")[:2] == [b"sleep", seconds.encode()]:
+                return True
+    return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_series_is_refused_beside_another_call_and_the_sandbox_stays_usable() -> None:
+    with Session("local", pool=1, profile="strict", reuse="reset") as session:
+        sandbox = session.sandbox()
+        sleeping = sandbox.exec(["sleep", "100"])
+        sandbox.exec(["true"]).result(DEADLINE)
+        with pytest.raises(
+            ConfigurationError, match="no other request may be open beside a series"
+        ):
+            sandbox.exec_each(["true"], CommandSeries(inputs(2), seconds=1)).result(DEADLINE)
+        sleeping.cancel()
+        assert len(sandbox.exec_each(["true"], CommandSeries(inputs(2), 1)).result(DEADLINE)) == 2
+
+
+def test_a_series_is_refused_without_a_reset_and_with_wrong_inputs() -> None:
+    runs = CommandSeries(inputs(2), seconds=1)
+    with Session("local", pool=1) as session:
+        with pytest.raises(ConfigurationError, match="make it with reuse='reset'"):
+            session.sandbox().exec_each(["true"], runs)
+        sandbox = session.sandbox(reuse="reset", profile="strict")
+        with pytest.raises(ConfigurationError, match=r"series\.inputs"):
+            sandbox.exec_each(["true"], CommandSeries(("line",), seconds=1))  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match=r"series\.seconds"):
+            sandbox.exec_each(["true"], CommandSeries(inputs(2), seconds=1e9))
