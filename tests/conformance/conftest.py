@@ -1,7 +1,8 @@
-"""Which checks of the contract wait: on a vendor or a service, all but a list.
+"""Which checks of the contract wait: on a cluster, a vendor or a service, all but a list.
 
-`make test-vendors` runs the others, and `make nightly` those of the agent alone. A suite that has a set
-`in_each_run` of its own leaves all other checks to `make nightly`.
+`make test-vendors` and `make test-cluster` run the others, and `make nightly` those of the agent alone on a
+vendor. A suite that has a set `in_each_run` of its own leaves all other checks to `make nightly`; one that
+has a set `at_night`, those; one with a set `before_test_cluster` leaves all others to `make test-cluster`.
 """
 
 import inspect
@@ -117,11 +118,35 @@ ON_VENDORS = {
 local provider, on which `make test` runs every check."""
 
 
+ON_CLUSTER = ON_VENDORS | {
+    # Claims that hold datasets and volumes, and pods with several containers.
+    "test_a_mount_shows_the_dataset",
+    "test_a_volume_in_use_is_not_removed",
+    "test_what_a_sandbox_writes_to_a_volume_another_one_finds_and_changes",
+    # Security of a pod.
+    "test_commands_cannot_gain_privileges",
+    "test_commands_have_no_capabilities",
+    "test_files_of_this_machine_are_out_of_reach",
+    "test_processes_of_this_machine_are_invisible",
+    # Ends that the cluster notices.
+    "test_an_adopted_sandbox_ends_with_its_new_session",
+    "test_closing_the_session_stops_everything",
+    "test_out_of_memory_is_distinguished_from_a_signal",
+    "test_the_lifetime_ends_it",
+    # Ports, which the exec call carries.
+    "test_a_connection_ends_each_direction_by_itself",
+    "test_a_served_port_is_that_of_its_sandbox",
+}
+"""The checks that `make test` runs on the cluster's pods."""
+
+
 def waits(suite: type, check: Callable[..., object]) -> bool:
     """Return whether a check waits for the night: on a vendor, a check of the agent alone."""
     chosen: frozenset[str] | None = getattr(suite, "in_each_run", None)
     if chosen is not None:
         return check.__name__ not in chosen
+    if check.__name__ in getattr(suite, "at_night", ()):
+        return True
     if not issubclass(suite, VendorHooks):
         return False
     return check.__name__ in OF_THE_LINK or (
@@ -143,3 +168,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.nightly)
         elif issubclass(item.cls, VendorHooks):
             item.add_marker(pytest.mark.vendors)
+        elif item.function.__name__ not in getattr(
+            item.cls, "before_test_cluster", [item.function.__name__]
+        ):
+            item.add_marker(pytest.mark.cluster)

@@ -1,4 +1,7 @@
-"""Claims on a warm pool show every behaviour, in pods of a real cluster; most tests wait for the night."""
+"""Claims on a warm pool show every behaviour, in pods of a real cluster.
+
+`make test-cluster` runs what differs from bare pods, and `make nightly` the rest.
+"""
 
 import os
 from collections.abc import Iterator
@@ -85,6 +88,7 @@ class TestKubernetesClaims(ClaimHooks, ProviderConformance):
     silence_bound = 30.0
     """7 s of silence until another connection is tried and 7 s on that; then a node may be asked."""
     spec = "sandboxkit.providers.kubernetes:KubernetesProvider"
+    before_test_cluster = ()
     in_each_run: ClassVar = frozenset(
         {
             "test_the_first_use_starts_it",
