@@ -14,9 +14,22 @@ from typing import Any
 import pytest
 
 from tests.again import LEFT, pytest_runtest_logreport, pytest_sessionfinish
+from tests.hangs import (
+    pytest_configure,
+    pytest_runtest_call,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+)
 from tests.leftovers import MARKER, survey
 
-__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
+__all__ = [
+    "pytest_configure",
+    "pytest_runtest_call",
+    "pytest_runtest_logreport",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_sessionfinish",
+]
 
 _SECONDS = 90.0
 """How long the backends may take to finish their last removals, and a test of another process to clear

@@ -12,6 +12,8 @@ MARKER = "SANDBOXKIT_TEST_RUN"
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWNER = "sandboxkit.owner"
+_STORES = ("snapshots", "snapshot-records", "kubernetes-snapshots")
+"""Folders that stay when they are empty."""
 
 
 def survey(run: str, temporary: Path) -> set[str]:
@@ -51,7 +53,7 @@ def _states(foreign: set[str]) -> Iterator[str]:
                 owner = ""
             if path.name.startswith("ledger.sqlite3"):
                 continue  # kept on purpose, by day; SQLite's journal is beside it
-            if path.name in ("snapshots", "snapshot-records") and not os.listdir(path):
+            if path.name in _STORES and not os.listdir(path):
                 continue
             if _is_foreign(owner):
                 foreign.add(path.name)
