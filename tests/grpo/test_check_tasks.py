@@ -12,7 +12,6 @@ from sandboxkit.integrations.grpo.trainer import train
 from tests.grpo import tiny
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(300),
 ]  # torch's warnings

@@ -18,7 +18,6 @@ from tests.grpo.forked import Nursery, nursery
 from tests.grpo.tiny import save_model
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore"),
 ]  # torch's own checkpointing, of many kinds
 

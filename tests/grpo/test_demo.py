@@ -14,7 +14,7 @@ from sandboxkit.integrations._training import plot
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "grpo" / "demo.py"
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 def demo(folder: Path, *arguments: str) -> list[dict[str, Any]]:

@@ -10,8 +10,6 @@ import pytest
 
 from tests.grpo.stand_ins import free_port
 
-pytestmark = pytest.mark.trainer
-
 RANK = """
 import os, signal, sys, time
 from sandboxkit.integrations.grpo import parent

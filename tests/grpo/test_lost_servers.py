@@ -26,7 +26,6 @@ from tests.grpo.stand_ins import Served, free_port, serving
 from tests.grpo.test_program import metrics, no_sandboxes
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(300),
 ]  # torch's warnings

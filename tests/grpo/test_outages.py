@@ -25,8 +25,6 @@ from sandboxkit.types import SandboxSpec
 from tests.grpo.test_rollout import BLOCK, END, TASK, Script, rollouts, row, run, tool_call
 from tests.grpo.tiny import chat_tokenizer
 
-pytestmark = pytest.mark.trainer
-
 
 class Dying(LocalProvider):
     """Makes so many sandboxes, and from then on none."""

@@ -28,7 +28,6 @@ from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.grpo import tiny
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(300),
 ]  # torch's warnings

@@ -14,8 +14,10 @@ from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest, Weights
 from sandboxkit.integrations.grpo.rollout import Rollout, RolloutRunner
+from sandboxkit.integrations.grpo.turns import calls_in
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
 from tests.grpo.tiny import chat_tokenizer
+from tests.rewards.test_linear import TEXTS, Parser, slow_texts
 
 END = 2
 TASK = {"entry_point": "f", "cases": [{"args": [2], "expected": 4}]}
@@ -322,3 +324,7 @@ def test_tools_need_a_chat_template(session: Session) -> None:
     config = read(None, ["model.name=m", "data.train=t", "rollout.max_turns=2"])
     with pytest.raises(ConfigurationError, match="needs a tokenizer with a chat template"):
         RolloutRunner(config, tokenizer, {END}, Script(tokenizer, [""]), session)
+
+
+def test_the_tool_calls_of_a_hostile_turn_are_read_in_linear_time() -> None:
+    assert slow_texts(Parser(calls_in, TEXTS)) == {}

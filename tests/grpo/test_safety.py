@@ -27,7 +27,6 @@ from tests.grpo import tiny
 from tests.grpo.test_program import Failing, metrics
 
 pytestmark = [
-    pytest.mark.trainer,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.timeout(300),
 ]  # torch's warnings

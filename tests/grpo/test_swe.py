@@ -25,8 +25,6 @@ from sandboxkit.providers.local import LocalProvider
 from tests.grpo import tiny
 from tests.grpo.test_rollout import END, Script, tool_call
 
-pytestmark = pytest.mark.trainer
-
 TASKS = bundled_tasks()
 BUNDLED = Path(str(resources.files("sandboxkit.integrations.swe"))) / "tasks"
 SUBMIT = '<tool_call>{"name": "submit"}</tool_call>'

@@ -17,7 +17,7 @@ from sandboxkit.integrations.grpo.training import TrainingSample, train_step
 from tests.grpo.forked import nursery
 from tests.grpo.tiny import samples, save_model
 
-pytestmark = [pytest.mark.trainer, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.fixture(scope="module")
