@@ -202,8 +202,8 @@ def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
     policy = "mask" if name in CAN_MASK else "raise"
     with TcpBridge(SOCKET) as bridge:
         use_provider(DockerProvider(base_url=bridge.url))
-        changes = f', pool=1, deadline=30, on_infra="{policy}"'
-        limits = "HostCompare(Limits(timeout=5, deadline=20))"
+        changes = f', pool=1, deadline=15, on_infra="{policy}"'
+        limits = "HostCompare(Limits(timeout=3, deadline=10))"
         reward = reward_of(name, tmp_path, changes, grader=limits)
         assert reward(RIGHT, TASK) == 1.0
         assert reward(WRONG, TASK) == 0.0
