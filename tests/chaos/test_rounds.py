@@ -54,6 +54,7 @@ def test_what_a_client_forgets_is_found() -> None:
         places="tests.chaos.test_rounds:Haunted",
         through="NOBODY_READS_THIS=tcp://127.0.0.1:1",
         client="tests.chaos.leaky",
+        alone=0.5,
     )
     (outcome,) = rounds(setting, 1, KINDS.index("reset"))
     assert [text for text in outcome.wrong if text.startswith("left open")] == [
