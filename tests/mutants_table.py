@@ -31,7 +31,7 @@ def chosen() -> frozenset[str]:
             "--collect-only",
             "-q",
             "-m",
-            "not nightly and not vendors",
+            "not nightly and not vendors and not cluster",
             *_FOLDERS,
         ],
         cwd=ROOT,
@@ -91,7 +91,10 @@ def table(tests: Collection[str]) -> str:
     rows = [
         ("weakened provider, by a check that also runs on local", on("local")),
         ("weakened provider, by a check that also runs on docker", on("docker")),
-        ("weakened provider, by a check that also runs on kubernetes", on("kubernetes")),
+        (
+            "weakened provider, by a check that also runs on kubernetes (the others in a part)",
+            on("kubernetes"),
+        ),
         (
             "weakened provider, by a check that also runs on a hosted vendor (the others in a part, or at night)",
             some_vendor(),

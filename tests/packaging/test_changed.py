@@ -25,6 +25,34 @@ def test_the_files_of_each_part_are_there_and_make_has_its_target() -> None:
     assert changed.passed(changed.RECORD.read_text()).keys() <= changed.PARTS.keys()
 
 
+def test_what_make_test_leaves_out_is_run_by_the_part_that_has_its_files() -> None:
+    dry_run = ["make", "--dry-run", "test", *changed.PARTS]
+    done = subprocess.run(dry_run, cwd=ROOT, capture_output=True, text=True, check=True)
+    output = done.stdout.replace("\\\n", "")
+    runs = re.compile(r" -m pytest (.*?)(?:;|$)", re.MULTILINE)
+    together = runs.findall(output)[0]
+    alone = next(run for run in runs.findall(output) if "'alone" in run)
+    left_out = set(re.findall(r"--ignore=(\S+)", together))
+    marked = re.compile(r"pytest\.mark\.alone")
+    apart = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if marked.search(path.read_text()) and str(path.relative_to(ROOT)) not in alone.split()
+    }
+    assert apart
+    assert {"tests/e2b", "tests/rewards/test_judge.py"} <= left_out
+    before, *recorded = re.split(r"tests\.changed --record (test-\w+)", output)
+    for text, target in zip([before, *recorded[1::2]], recorded[::2], strict=False):
+        for words in map(str.split, runs.findall(text)):
+            own = [
+                word for word in words if any(map(Path(word).is_relative_to, changed.PARTS[target]))
+            ]
+            left_out -= {*own}
+            if "'alone" in words:
+                apart = {file for file in apart if not any(map(Path(file).is_relative_to, own))}
+    assert (left_out, apart) == (set(), set())
+
+
 def test_the_digest_shows_another_content_another_name_and_a_new_file(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     (folder / "__pycache__").mkdir(parents=True)

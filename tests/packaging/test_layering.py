@@ -88,7 +88,7 @@ def test_what_stands_on_the_core_adds_one_library_and_knows_no_provider(
 def test_a_provider_knows_the_contract_and_what_providers_share() -> None:
     def wrong(path: Path) -> set[str]:
         own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
-        names = ("_agent", "_error_rules", "_hosted", "_rules")
+        names = ("_agent", "_error_rules", "_gvisor", "_hosted", "_rules")
         shared = [f"sandboxkit.providers.{name}" for name in names]
         known = {"sandboxkit.providers"}
         known |= {name for name in imports(path) if under(name, *SPI, *shared, own)}

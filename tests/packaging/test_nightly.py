@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sandboxkit.testing.conformance import ProviderConformance
-from tests.conformance.conftest import ON_VENDORS
+from tests.conformance.conftest import ON_CLUSTER, ON_VENDORS
 from tests.conformance.test_mutants import CASES
 from tests.mutants_table import BEGIN, END, chosen, table
 
@@ -21,10 +21,16 @@ def test_the_document_has_what_the_smaller_suite_shows() -> None:
     assert "| 17 of 18 |" in table(fewer)
 
 
-def test_a_check_of_the_list_for_vendors_runs_on_each_of_them() -> None:
-    assert {name for name in ON_VENDORS if not hasattr(ProviderConformance, name)} == set()
+def test_a_check_of_a_list_runs_on_each_vendor_or_on_the_cluster() -> None:
+    listed = ON_VENDORS | ON_CLUSTER
+    assert {name for name in listed if not hasattr(ProviderConformance, name)} == set()
     tests = {test.partition("[")[0] for test in chosen()}
-    for suite in ("daytona::TestDaytona", "e2b::TestE2B", "modal::TestModal"):
+    for suite, on in {
+        "daytona::TestDaytona": ON_VENDORS,
+        "e2b::TestE2B": ON_VENDORS,
+        "modal::TestModal": ON_VENDORS,
+        "kubernetes::TestKubernetes": ON_CLUSTER,
+    }.items():
         name, _, kind = suite.partition("::")
         begin = f"tests/conformance/test_{name}.py::{kind}::"
-        assert {test.removeprefix(begin) for test in tests if test.startswith(begin)} == ON_VENDORS
+        assert {test.removeprefix(begin) for test in tests if test.startswith(begin)} == on

@@ -25,7 +25,7 @@ PUBLIC_MODULES = [
     "sandboxkit.types",
 ]
 LINES = 500
-CORE_CODE_LINES = 6_390
+CORE_CODE_LINES = 6_100
 LAYOUT = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -135,6 +135,7 @@ def test_the_core_stays_small() -> None:
             "recording",
             "telemetry",
             "testing",
+            "transfers",
         )
     }
     core = [path for path in tracked("sandboxkit/*.py") if apart.isdisjoint(path.parents)]
