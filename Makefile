@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
 # Tests that CI leaves out while their files are those with which they last passed: see tests/changed.py.
-PARTS := test-vendors test-cluster test-corpora test-reset test-mutants test-trainer test-vllm test-frameworks
+PARTS := test-vendors test-cluster test-corpora test-reset test-neighbours test-mutants test-trainer test-trl test-adapters test-vllm test-frameworks
 
 .PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) soak-cluster docs chaos lint bench clean
 
@@ -58,9 +58,10 @@ check: lint
 # The suite mostly waits, so three processes fill two cores. Each process takes whole files, in the
 # order of the folders. Tests that load the whole machine run afterwards, alone.
 # Only tests that tests/again.txt lists are run again after a failure: pytest exits with status 7 if
-# every failed test has a run left.
+# every failed test has a run left. A process that tests/hangs.py ended is not replaced: xdist would give the
+# next one the same test.
 JOBS ?= 3
-together = run=1; $(1) -n $(2) --dist $(or $(3),loadfile); status=$$?; \
+together = run=1; $(1) -n $(2) --max-worker-restart 0 --dist $(or $(3),loadfile); status=$$?; \
 	while test $$status = 7; do run=$$((run + 1)); \
 		SANDBOXKIT_TEST_TURN=$$run $(1) --last-failed --last-failed-no-failures none; status=$$?; \
 	done; test $$status = 0
@@ -71,37 +72,49 @@ test: test-together test-alone
 CHOSEN ?= and not nightly
 
 VENDORS := tests/daytona tests/e2b tests/hosted tests/modal
-ON_VENDORS := $(patsubst %,tests/conformance/test_%.py,daytona e2b modal service) tests/chaos/test_calls.py \
+# `make test` checks on E2B and on a service what differs from other providers.
+OTHER_VENDORS := $(patsubst %,tests/conformance/test_%.py,daytona modal)
+ON_VENDORS := $(patsubst %,tests/conformance/test_%.py,e2b service) tests/chaos/test_calls.py \
 	tests/cli/test_doctor_live.py
 CLUSTER := tests/kubernetes
+ON_CLUSTER := tests/conformance/test_kubernetes.py tests/conformance/test_kubernetes_claims.py
 CORPORA := $(addprefix tests/rewards/,programs/test_adversaries.py test_cheats.py test_honest.py \
 	test_honest_corpus.py test_hostile_workspaces.py test_humaneval_shaped.py test_idioms.py \
-	test_strangers.py test_table.py)
+	test_outcomes.py test_strangers.py test_table.py \
+	test_ended_agent.py test_fairness.py test_judge.py test_same_process.py test_service_time.py) \
+	tests/swe/test_shared.py tests/swe/test_tasks.py
 RESET := tests/reset
+NEIGHBOURS := tests/neighbours
+TRAINER := tests/grpo
 MUTANTS := tests/conformance/test_mutants.py
+# All that import TRL, which takes each process ten seconds; documents as well.
+TRL := tests/trl tests/grpo/test_against_trl.py tests/rewards/programs/test_trainers.py
+# `make test` has tests/egress/test_adapters.py of the first two, and whole runs of the third.
+ADAPTERS := tests/inspect tests/openai_agents tests/smolagents/test_steps.py tests/deepagents/test_agent.py
 FAKE := tests/conformance/test_fake.py tests/conformance/test_live_mutants.py
 
 test-together: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone and not trainer and not vendors $(CHOSEN)' --durations 15 \
-		$(patsubst %,--ignore=%,$(VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(FAKE) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
+	$(call together,$(BIN)/python -m pytest -m 'not alone and not vendors and not cluster $(CHOSEN)' --durations 15 \
+		$(patsubst %,--ignore=%,$(VENDORS) $(OTHER_VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(NEIGHBOURS) $(TRAINER) $(TRL) $(ADAPTERS) $(FAKE) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
 
 # Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
 test-alone: $(VENV)/.training
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 \
-		$$(grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | grep -v '^$(RESET)/\|^$(MUTANTS)$$' | sort)
+		$(filter-out $(CORPORA) $(RESET)/% $(NEIGHBOURS)/% $(MUTANTS),$(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort))
 
 nightly:
 	$(MAKE) --keep-going CHOSEN= test $(PARTS) soak-cluster
 
 # The hosted vendors against their emulators, and what `make test` leaves out of their contract and a service's.
 test-vendors: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(VENDORS),$(JOBS))
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(VENDORS) $(OTHER_VENDORS),$(JOBS))
 	$(call together,$(BIN)/python -m pytest -m 'vendors $(CHOSEN)' --durations 5 $(ON_VENDORS),$(JOBS))
 	@$(BIN)/python -m tests.changed --record test-vendors
 
-# The cluster, beyond the contract.
+# The cluster, and what `make test` leaves out of the contract there.
 test-cluster: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CLUSTER),$(JOBS))
+	$(call together,$(BIN)/python -m pytest -m 'cluster $(CHOSEN)' --durations 5 $(ON_CLUSTER),2,load)
 	@$(BIN)/python -m tests.changed --record test-cluster
 
 # Kill and freeze the cluster's programs in turns for so many minutes, while sandboxes run commands.
@@ -109,9 +122,11 @@ MINUTES ?= 30
 soak-cluster: $(VENV)/.training
 	$(BIN)/python -m tests.kubernetes.soak $(MINUTES)
 
-# The corpora of cheats, of which none may be accepted, and of honest programs, of which none may be refused.
+# The corpora of cheats, of which none may be accepted, of honest programs, of which none may be refused, and of
+# hostile ones, of which none may be masked; and the cheats on SWE tasks.
 test-corpora: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CORPORA),$(JOBS))
+	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(filter %test_fairness.py %test_service_time.py,$(CORPORA))
 	@$(BIN)/python -m tests.changed --record test-corpora
 
 # Attacks on the next job of a sandbox, and agents whose reset lacks a step.
@@ -120,16 +135,32 @@ test-reset: $(VENV)/.training
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(RESET)
 	@$(BIN)/python -m tests.changed --record test-reset
 
+# Programs that use up what the kernel shares change no verdict on a neighbour.
+test-neighbours: $(VENV)/.training
+	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(NEIGHBOURS)
+	@$(BIN)/python -m tests.changed --record test-neighbours
+
 # The checks of the contract pass on FakeProvider, and fail on providers that are weakened on purpose.
 test-mutants: $(VENV)/.training
 	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(FAKE) $(MUTANTS),$(JOBS),load)
 	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(MUTANTS)
 	@$(BIN)/python -m tests.changed --record test-mutants
 
-# The tests that train with the whole GRPO program: a third of the time of all tests.
+# The GRPO trainer and trainings with its whole program. Each process of pytest takes ten seconds to import torch.
 test-trainer: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'trainer $(CHOSEN)' --durations 5 tests/grpo,$(JOBS))
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(TRAINER) \
+		--ignore=tests/grpo/test_against_trl.py,$(JOBS))
 	@$(BIN)/python -m tests.changed --record test-trainer
+
+# What TRL's own trainers are given; `make test` trains with TRL once, in tests/art.
+test-trl: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(TRL),$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-trl
+
+# The adapters for Inspect, the OpenAI Agents SDK, smolagents and deepagents.
+test-adapters: $(VENV)/.training
+	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(ADAPTERS),$(JOBS))
+	@$(BIN)/python -m tests.changed --record test-adapters
 
 # The tests that the suite skips without vLLM. Its CPU build (about 400 MB) has an environment of its
 # own, because TRL would import vLLM if it could.
