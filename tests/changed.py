@@ -39,23 +39,42 @@ PARTS = {
         "tests/modal",
     ),
     "test-cluster": (
+        "agent/keep.go",
+        "agent/pause.go",
+        "agent/restore.go",
         "deploy",
         "examples/serve",
         "providers/kubernetes",
         "scripts/kube",
         "scripts/kube.sh",
+        "sandboxkit/testing/conformance",
+        "tests/conformance/conftest.py",
+        "tests/conformance/hooks.py",
+        "tests/conformance/test_kubernetes.py",
+        "tests/conformance/test_kubernetes_claims.py",
         "tests/kubernetes",
     ),
     "test-corpora": (
         "agent",
         "integrations/rewards",
+        "integrations/swe",
+        "providers/docker",
+        "providers/local",
         "tests/rewards",
+        "tests/swe",
     ),
     "test-reset": (
         "agent",
         "providers/docker",
         "providers/local",
         "tests/reset",
+    ),
+    "test-neighbours": (
+        "agent",
+        "integrations/rewards",
+        "providers/docker",
+        "providers/local",
+        "tests/neighbours",
     ),
     "test-mutants": (
         "sandboxkit/testing",
@@ -66,6 +85,31 @@ PARTS = {
         "integrations/_training",
         "integrations/grpo",
         "tests/grpo",
+    ),
+    "test-trl": (
+        "docs/guides/environments.md",
+        "docs/guides/trl-rewards.md",
+        "examples/rl_training",
+        "integrations/_tools",
+        "integrations/_training",
+        "integrations/grpo",
+        "integrations/rewards",
+        "integrations/swe",
+        "integrations/trl",
+        "tests/grpo/test_against_trl.py",
+        "tests/rewards/programs/test_trainers.py",
+        "tests/trl",
+    ),
+    "test-adapters": (
+        "integrations/_option_fields.py",
+        "integrations/deepagents",
+        "integrations/inspect",
+        "integrations/openai_agents",
+        "integrations/smolagents",
+        "tests/deepagents",
+        "tests/inspect",
+        "tests/openai_agents",
+        "tests/smolagents",
     ),
     "test-vllm": (
         "integrations/grpo/engines",
@@ -91,7 +135,7 @@ PARTS = {
     ),
 }
 """The files and folders of each part. What else its tests use has tests that run each time: the contract is
-checked with each provider, on the vendors by what differs there, so a change of the core meets all of them."""
+checked with local and docker, and on a cluster, E2B and a service by what differs there."""
 
 
 _APART = {"PROTOCOL.md"}
