@@ -322,7 +322,7 @@ _ENDS = {
     "many objects": "kept = [[n] for n in range(300000)]\nprint(len(kept))",
     "a signal": (
         "import signal\nsignal.signal(signal.SIGALRM, lambda *_: print('alarm'))\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.001)\nprint(1)\n"
+        "print(1)\nsignal.setitimer(signal.ITIMER_REAL, 0.001)\n"
         "import time; time.sleep(0.01)"
     ),
     "a subinterpreter": (
