@@ -47,15 +47,17 @@ if __name__ == "__main__":
 """
 
 _SIGNALS = """
-import signal
+import signal, time
 for each in sorted(signal.valid_signals()):
     handler = signal.getsignal(each)
     if handler is not signal.SIG_DFL:
         print(each, handler)
 print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-signal.signal(signal.SIGALRM, lambda *_: print("alarm"))
+rang = []
+signal.signal(signal.SIGALRM, lambda *_: rang.append(print("alarm")))
 signal.setitimer(signal.ITIMER_REAL, 0.01)
-signal.pause()
+while not rang:
+    time.sleep(0.001)
 """
 
 _LIMITS = """
