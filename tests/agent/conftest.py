@@ -59,6 +59,13 @@ class NamespaceProvider(AgentProvider[Instance]):
             raise
         return sandbox_id
 
+    def _agent_pid(self, instance: Instance) -> int | None:
+        process = self.processes.get(instance.id)
+        if process is None or process.returncode is not None:
+            return None
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        return next(map(int, children.read_text().split()), None)
+
     async def _connect(self, sandbox_id: str) -> ByteStream:
         try:
             return await UnixStream.connect(str(self.folder / sandbox_id))
@@ -129,7 +136,7 @@ class Box:
 
     async def settled(self, *lines: str) -> None:
         """Wait until just these live: a background child is another program just after its fork."""
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while sorted(await self.processes()) != sorted(lines):
                 await anyio.sleep(0.01)
 

@@ -37,7 +37,7 @@ class Program(ProgramStream):
         assert self.process.stdout is not None
         data = await self.process.stdout.read(max_bytes)
         if not data:
-            await asyncio.wait([self._reading], timeout=1)
+            await asyncio.wait([self._reading], timeout=30)
             raise anyio.EndOfStream
         return data
 

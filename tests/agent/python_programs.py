@@ -264,7 +264,7 @@ _ENDS = {
     "a process": "import subprocess\np = subprocess.Popen(['sleep', '0.01'])\nprint(1)",
     "a callback": "import atexit\natexit.register(print, 'called')\nprint(1)",
     "a callback that begins a thread": (
-        "import atexit, threading, time\ndef late():\n    time.sleep(0.01)\n    print('late')\n"
+        "import atexit, threading, time\ndef late():\n    time.sleep(100)\n    print('late')\n"
         "atexit.register(lambda: threading.Thread(target=late).start())"
     ),
     "a callback that leaves": "import atexit, sys\natexit.register(sys.exit, 3)\nprint(1)",

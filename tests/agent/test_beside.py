@@ -49,7 +49,7 @@ async def sh(machines: Machines, sandbox_id: str, script: str, **options: object
 
 async def output_of(program: Program) -> bytes:
     out = b""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         try:
             while True:
                 out += await program.receive()
@@ -79,7 +79,7 @@ async def test_a_kill_ends_the_whole_command_and_no_other(
         + "echo on; sleep 983"
     )
     run = Run()
-    with anyio.move_on_after(20) as scope:
+    with anyio.move_on_after(60) as scope:
         async with anyio.create_task_group() as group:
 
             async def command() -> None:
@@ -170,8 +170,10 @@ async def test_a_process_with_the_name_of_a_dead_agent_gets_no_data(machines: Ma
     pid = await agent_of(machines, sandbox_id)
     await output_of(await machines.program(sandbox_id, "kill", "-9", str(pid)))
     listen = (
-        "import socket, time; s = socket.socket(socket.AF_UNIX); "
-        f"s.bind('\\0sandboxkit-{sandbox_id}'); s.listen(); print('on', flush=True); time.sleep(60)"
+        "import socket, time\ns = socket.socket(socket.AF_UNIX)\n"
+        # The killed agent has its name until it has ended.
+        f"while True:\n    try: s.bind('\\0sandboxkit-{sandbox_id}'); break\n    except OSError: pass\n"
+        "s.listen(); print('on', flush=True); time.sleep(1000)"
     )
     impostor = await machines.program(
         sandbox_id, "setpriv", "--reuid=nobody", "--clear-groups", "/usr/bin/python3", "-c", listen
@@ -212,7 +214,7 @@ async def test_another_process_reuses_the_running_agent(machines: Machines) -> N
     await other._forget(sandbox_id)
     outside = await _outside(machines, sandbox_id, pid)
     os.kill(outside, signal.SIGKILL)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while b"-beside" in (
             await output_of(await machines.program(sandbox_id, "ps", "-eo", "args="))
         ):

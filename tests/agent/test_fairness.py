@@ -61,7 +61,7 @@ async def test_a_write_that_is_held_back_can_be_cancelled_and_goes_on_when_the_c
     async def write(path: Path) -> None:
         await requests.write_file(client, str(path), data, None)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as writes, anyio.create_task_group() as commands:
             commands.start_soon(box.exec, "sleep", "600")
             await box.settled("sleep 600")

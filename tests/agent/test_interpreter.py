@@ -206,6 +206,7 @@ async def test_an_interpreter_that_exits_by_itself_is_not_the_jobs_fault() -> No
             assert "by itself" in str(ended)
 
 
+@pytest.mark.timeout(900)  # on a busy machine: these are many forks on one processor
 def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
     """On one processor, where its end comes between any two steps of who drops it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

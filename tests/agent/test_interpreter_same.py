@@ -41,6 +41,7 @@ async def both(box: PythonBox, program: Program) -> tuple[Run, Run]:
     return job, command
 
 
+@pytest.mark.timeout(900)  # on a busy machine: these are many programs
 @pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> None:
     assert len(PROGRAMS) >= 40

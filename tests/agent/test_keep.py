@@ -39,7 +39,7 @@ def _run(*argv: str, user: int = 0, stdin: bytes = b"") -> bytes:
             assert process.stdin is not None
             process.stdin.write(stdin)
             process.stdin.flush()
-            code = process.wait(60)
+            code = process.wait(300)
         said.seek(0)
         errors.seek(0)
         assert code == 0, (errors.read(), said.read()[-200:])
@@ -56,6 +56,7 @@ def _files(archive: bytes) -> list[str]:
     return sorted(f"{path.parent.name}/{path.name}" for path in found)
 
 
+@pytest.mark.timeout(900)  # on a busy machine: these are many files
 def test_long_lists_of_names_odd_attributes_and_many_hard_links_are_restored(folder: Path) -> None:
     place = folder / "place"
     many, closed = place / "many", place / "closed"

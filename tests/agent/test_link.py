@@ -84,6 +84,7 @@ async def counted(client: AgentClient, times: Path) -> None:
     assert await requests.read_file(client, str(times), 100) == b"x\n"
 
 
+@pytest.mark.timeout(900)  # on a busy machine: these are many connections
 @pytest.mark.parametrize("apart", [7, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("way", ["sends", "receives"])
 async def test_a_link_cut_at_any_byte_delivers_every_byte_once(
@@ -96,7 +97,7 @@ async def test_a_link_cut_at_any_byte_delivers_every_byte_once(
     for cut in [*range(1, 200), *range(200, 1100, apart)]:
         plan = (float(cut), FOREVER) if way == "sends" else (FOREVER, float(cut))
         breakable = Breakable(box, [plan])
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             try:
                 client = await breakable.client()
             except ConnectionEndedError:
@@ -166,7 +167,7 @@ async def test_commands_end_when_no_client_reconnects_in_time(box: Box) -> None:
     breakable.plan = [(0.0, 0.0)] * 1000
     client._link.give_up()
     await box.settled()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while client.ended is None:
             await anyio.sleep(0.01)
 
@@ -185,7 +186,7 @@ async def test_a_session_ends_quietly_when_no_connection_can_be_opened_in_time(
     agent = await AgentClient.start(stream, requests.hello(None), grace=0.2, reopen=never)
     reader = agent._tasks[0]
     agent._link.give_up()
-    await asyncio.wait([reader], timeout=10)
+    await asyncio.wait([reader], timeout=60)
     assert reader.exception() is None
     assert agent.ended is not None
     assert "no new connection in time" in str(agent.why_ended)
@@ -279,18 +280,20 @@ async def test_silence_is_an_infrastructure_error(
     box: Box, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
     hurry(monkeypatch)
-    pid, begun = await agent_pid(box), Run()
+    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
     async with anyio.create_task_group() as group:
 
         async def freeze() -> None:
             await begun.started.wait()
             os.kill(pid, signal.SIGSTOP)
+            if timeout is not None:
+                scope.deadline = anyio.current_time() + timeout
 
         group.start_soon(freeze)
-        with anyio.fail_after(20), pytest.raises(OutcomeUnknownError, match="does not answer"):
-            with anyio.move_on_after(timeout):
-                await box.sh("echo; sleep 600", run=begun)
-    with anyio.fail_after(10), pytest.raises(ProviderUnavailableError, match="does not answer"):
+        unknown = pytest.raises(OutcomeUnknownError, match="does not answer")
+        with anyio.fail_after(60), unknown, scope:
+            await box.sh("echo; sleep 600", run=begun)
+    with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="does not answer"):
         await box.provider.read_file(box.id, "/etc/passwd", max_bytes=1 << 20)
     os.kill(pid, signal.SIGCONT)
     await box.settled()  # the command was killed as soon as that could be
@@ -316,7 +319,7 @@ async def test_a_silent_connection_is_replaced_if_another_can_be_opened(
         await open_silent(), requests.hello(None), grace=20, reopen=open_silent
     )
     streams[0].silent = True
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while len(streams) < 2:
             await anyio.sleep(0.01)
     assert (await run(client, "echo", "here")).stdout == b"here\n"
@@ -327,7 +330,7 @@ async def test_all_callers_that_wait_for_a_connection_fail_together(
     detached: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = detached.provider
-    monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 0.5)
+    monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 1.0)
     pid = await agent_pid(detached)
     os.kill(pid, signal.SIGSTOP)
     refused: list[SandboxError] = []
@@ -338,7 +341,7 @@ async def test_all_callers_that_wait_for_a_connection_fail_together(
         except SandboxError as error:
             refused.append(error)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(15):  # one after the other they would take 20 s
         async with anyio.create_task_group() as group:
             for _ in range(20):
                 group.start_soon(one)
@@ -366,11 +369,11 @@ async def test_a_starved_agent_is_given_time(box: Box, monkeypatch: pytest.Monke
 
 async def test_a_process_without_cpu_is_distinguished_from_a_stopped_one(box: Box) -> None:
     pid = await agent_pid(box)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while is_held_up(pid):  # until it is idle
             await anyio.sleep(0.01)
     os.kill(pid, signal.SIGSTOP)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while is_held_up(pid):  # until its last thread has stopped
             await anyio.sleep(0.01)
     os.kill(pid, signal.SIGCONT)
@@ -427,19 +430,19 @@ async def test_a_kill_waits_for_a_delayed_agent(
 
 
 async def test_a_timeout_is_kept_while_the_agent_is_frozen(box: Box) -> None:
-    pid, begun = await agent_pid(box), Run()
+    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
     async with anyio.create_task_group() as group:
 
         async def stand_still() -> None:
             await begun.started.wait()
             os.kill(pid, signal.SIGSTOP)
+            scope.deadline = anyio.current_time() + 0.3
 
         group.start_soon(stand_still)
         since = time.monotonic()
-        with pytest.raises(OutcomeUnknownError, match="killed within 2 s"):
-            with anyio.move_on_after(0.3):
-                await box.sh("echo; sleep 600", run=begun)
-        assert time.monotonic() - since < 0.3 + 2 + 1  # and what a busy machine takes
+        with pytest.raises(OutcomeUnknownError, match="killed within 2 s"), scope:
+            await box.sh("echo; sleep 600", run=begun)
+        assert time.monotonic() - since < 15  # an agent that answers has 30 s
     os.kill(pid, signal.SIGCONT)
 
 

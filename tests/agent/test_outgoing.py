@@ -61,7 +61,7 @@ async def test_a_request_waits_for_room_only_for_its_own_data() -> None:
     for _ in range(3):
         queue.put_data(FRAME, 1)
     await queue.room(2)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(queue.room, 1)
             await anyio.lowlevel.checkpoint()
@@ -72,7 +72,7 @@ async def test_a_closed_queue_wakes_all_that_wait() -> None:
     queue = SendQueue()
     for _ in range(3):
         queue.put_data(FRAME, 1)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(queue.room, 1)
             await anyio.lowlevel.checkpoint()
@@ -80,11 +80,14 @@ async def test_a_closed_queue_wakes_all_that_wait() -> None:
         await queue.room(1)
 
 
-async def test_long_data_waits_for_a_command_that_starts_and_nothing_else_does() -> None:
+async def test_long_data_waits_for_a_command_that_starts_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outgoing, "monotonic", lambda: 100.0)
     queue = SendQueue()
     queue.put_data(FRAME, 1)
     queue.starts(2)
-    assert 0 < queue.hold() <= 0.01
+    assert 0 < queue.hold() < 0.011
     queue.put_data(b"short", 3)
     queue.put(b"request" + FRAME, 4)
     queue.put(b"kill", 1)

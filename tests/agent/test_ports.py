@@ -76,7 +76,7 @@ async def listening(box: Box) -> AsyncIterator[PortListener]:
 
 async def everything(stream: ByteStream) -> bytes:
     parts = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         try:
             while True:
                 parts.append(await stream.receive())
@@ -113,7 +113,7 @@ async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program:
         await theirs.send(data)
         assert isinstance(ours, PortStream)
         frames = ours._stream._frames
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while sum(len(frame.payload) for frame in frames) < len(data):
                 await anyio.sleep(0.01)
         queued, parts = len(frames), []
@@ -188,11 +188,12 @@ async def test_an_unread_connection_costs_its_window_and_stops_no_call(
     async with pair(box, program) as (ours, theirs):
         for end in (theirs, ours):
             assert 65536 <= await filled(end) < NEAR.from_agent + KERNEL_BYTES
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 assert (await box.exec("echo", "quick")).stdout == b"quick\n"
         assert isinstance(ours, PortStream)
-        held = sum(len(frame.payload) for frame in ours._stream._frames)
-        assert held == NEAR.from_agent
+        with anyio.fail_after(60):  # on a busy machine nothing may have been taken for a second
+            while sum(len(frame.payload) for frame in ours._stream._frames) != NEAR.from_agent:
+                await anyio.sleep(0.01)
 
 
 async def test_a_reset_by_the_program_breaks_the_stream(box: Box, program: Program) -> None:
@@ -200,7 +201,7 @@ async def test_a_reset_by_the_program_breaks_the_stream(box: Box, program: Progr
         raw = theirs.extra(SocketAttribute.raw_socket)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         await theirs.aclose()
-        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+        with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
             await ours.receive()
         with pytest.raises(anyio.BrokenResourceError):
             await ours.send(b"x")
@@ -212,7 +213,7 @@ async def test_an_answer_sent_before_a_close_arrives_if_the_question_does_not(
     async with pair(box, program) as (ours, theirs):
         await theirs.send(b"too large")
         await theirs.aclose()
-        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+        with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
             await ours.send(bytes(32 * MIB))
         assert await everything(ours) == b"too large"
 
@@ -220,7 +221,7 @@ async def test_an_answer_sent_before_a_close_arrives_if_the_question_does_not(
 async def test_a_close_resets_the_programs_connection(box: Box, program: Program) -> None:
     async with pair(box, program) as (ours, theirs):
         await ours.aclose()
-        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+        with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
             await theirs.receive()
         with pytest.raises(anyio.ClosedResourceError):
             await ours.receive()
@@ -236,7 +237,7 @@ async def test_a_close_resets_a_connection_whose_program_has_sent_everything(
             await theirs.send_eof()
             assert await everything(ours) == b""
             await ours.aclose()
-            with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+            with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
                 await theirs.receive()
 
 
@@ -245,7 +246,7 @@ async def test_a_close_ends_a_connection_whose_program_reads_nothing(
 ) -> None:
     async with pair(box, program) as (ours, _):
         await filled(ours)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await ours.aclose()
 
 
@@ -272,7 +273,7 @@ async def test_the_end_of_a_client_resets_its_connections(box: Box, program: Pro
     assert (stream.number, port) == (1, program.port)
     async with await program.accept() as theirs:
         await client.aclose()
-        with anyio.fail_after(5), pytest.raises(anyio.BrokenResourceError):
+        with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
             await theirs.receive()
 
 
@@ -289,7 +290,7 @@ async def test_a_connect_that_waits_is_cancelled(box: Box) -> None:
                 streams.append(await box.provider.connect(box.id, program.port))
         assert full.cancelled_caught
         group.start_soon(connect)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             assert (await box.exec("echo", "quick")).stdout == b"quick\n"
             group.cancel_scope.cancel()
             for stream in streams:
@@ -419,7 +420,7 @@ async def test_a_closed_listener_refuses_and_its_waiting_accept_ends(box: Box) -
             group.start_soon(accept)
             await anyio.wait_all_tasks_blocked()
             await listener.aclose()
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 await ended.wait()
         with pytest.raises(OSError, match="attempts failed"):
             await anyio.connect_tcp("127.0.0.1", listener.port)

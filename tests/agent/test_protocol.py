@@ -95,7 +95,7 @@ async def last_words(box: Box, data: bytes) -> str:
     decoder = FrameDecoder()
     async with await box.provider._connect(box.id) as stream:
         link = Link(stream)
-        with anyio.fail_after(5), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        with anyio.fail_after(60), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             link.open()
             await link.send(data)
             if isinstance(stream, UnixStream):
@@ -148,7 +148,7 @@ async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: 
     data, complaint = MALFORMED[case]
     assert complaint in await last_words(box, data)
     assert (await box.exec("echo", "alive")).stdout == b"alive\n"
-    assert await box.processes() == []
+    await box.settled()
 
 
 @pytest.mark.anyio
@@ -185,7 +185,7 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
     for data in cases:
         await last_words(box, HELLO + data)
     assert (await box.exec("echo", "alive")).stdout == b"alive\n"
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while await box.processes():
             await anyio.sleep(0.01)
 
@@ -236,7 +236,7 @@ async def unlinked(box: Box, data: bytes) -> str:
         await stream.send(data)
         if isinstance(stream, UnixStream):
             await stream.send_eof()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             frames_of = FrameDecoder().feed(*await Link(stream).receive())
             return Fields(next(frames_of).payload).text()
 
@@ -298,7 +298,7 @@ async def test_the_client_refuses_a_peer_that_is_not_an_agent(
     stream, agent = await connected()
     agent.send(answer)
     agent.shutdown(socket.SHUT_WR)
-    with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match=complaint):
+    with agent, anyio.fail_after(60), pytest.raises(ConnectionEndedError, match=complaint):
         await AgentClient.start(stream, requests.hello(None))
 
 
@@ -316,7 +316,7 @@ async def test_repeated_bytes_are_skipped() -> None:
         request = client.open(Kind.CALL, b"\x09")
         done = frames.encode(Kind.DONE, request.number, b"said")
         agent.send((RECORD.pack(DATA, len(WELCOME), len(done)) + done) * 2)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             assert (await request.receive()).payload == b"said"
         assert client.ended is None
         await client.aclose()
@@ -330,7 +330,7 @@ async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> No
     request = client.open(Kind.CALL, b"\x09")
     broken = frames.encode(Kind.CREDIT, request.number, b"")
     agent.send(RECORD.pack(DATA, len(WELCOME), len(broken)) + broken)
-    with agent, anyio.fail_after(5), pytest.raises(ConnectionEndedError, match="protocol error"):
+    with agent, anyio.fail_after(60), pytest.raises(ConnectionEndedError, match="protocol error"):
         await request.receive()
 
 
@@ -358,7 +358,7 @@ async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number
     await asyncio.sleep(0)
     await client.aclose()
     one, other = await opening
-    with agent, one, other, anyio.fail_after(5):
+    with agent, one, other, anyio.fail_after(60):
         other.send(b"x")
         await received.wait()
         loop.remove_reader(one)

@@ -60,12 +60,10 @@ async def test_a_cwd_that_cannot_be_entered_is_named(box: Box) -> None:
 
 
 async def test_a_cwd_that_the_user_may_not_enter_is_named(user_box: Box) -> None:
-    await user_box.exec("mkdir", "-m", "700", "/tmp/root-only", user="root")
-    try:
-        error = await refused(user_box, "true", cwd="/tmp/root-only")
-        assert error.errno == errno.EACCES
-    finally:
-        await user_box.exec("rmdir", "/tmp/root-only", user="root")
+    folder = f"{user_box.provider.folder}/root-only"
+    await user_box.exec("mkdir", "-m", "700", folder, user="root")
+    error = await refused(user_box, "true", cwd=folder)
+    assert error.errno == errno.EACCES
 
 
 async def test_arguments_that_are_too_long_say_what_to_do(box: Box) -> None:
@@ -82,7 +80,9 @@ async def test_a_start_that_fails_on_a_terminal_leaves_nothing(box: Box) -> None
     for _ in range(20):
         await refused(box, "/etc/passwd", pty=PtySize())
         await refused(box, "true", cwd="/no/such/folder")
-    assert await descriptors(box) <= before + 2
+    with anyio.fail_after(60):  # some are closed after the answer
+        while await descriptors(box) > before + 2:
+            await anyio.sleep(0.01)
 
 
 async def descriptors(box: Box) -> int:

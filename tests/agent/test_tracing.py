@@ -16,7 +16,9 @@ pytestmark = [
 _ATTACH = """
 import ctypes, os, signal, sys, time
 call = ctypes.CDLL(None, use_errno=True).ptrace
-daemon = int(os.popen("pgrep -o -x sleep -u 1234").read())
+while not (found := os.popen("pgrep -o -x sleep -u 1234").read()):
+    pass  # it is another program just after its fork
+daemon = int(found)
 for request in (16, 0x4206):
     print(call(request, daemon, 0, 0), ctypes.get_errno())
 child = os.fork()
