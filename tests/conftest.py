@@ -45,12 +45,15 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# A busy machine is no failure. The frameworks' own environments have no hypothesis.
+# A busy machine is no failure, and each run has the same examples: whoever lands something else is not the
+# one to meet a new one. `--hypothesis-profile random` looks for new ones. The frameworks' own environments
+# have no hypothesis.
 with contextlib.suppress(ModuleNotFoundError):
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    settings.register_profile("untimed", deadline=None)
-    settings.load_profile("untimed")
+    settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("same", settings.get_profile("random"), derandomize=True)
+    settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
