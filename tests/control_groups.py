@@ -20,10 +20,10 @@ def _age(pid: int) -> tuple[int, int]:
     """When it started, and how far below the others: numbers are used again, and ticks are long."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        depth, above = 0, pid
+        while above > 1 and depth < 8:
+            stat = Path(f"/proc/{above}/stat").read_text().rpartition(") ")[2].split()
+            depth, above = depth + 1, int(stat[1])
     except OSError:
-        return (1 << 62, 0)  # it has just ended
-    depth, above = 0, pid
-    while above > 1 and depth < 8:
-        stat = Path(f"/proc/{above}/stat").read_text().rpartition(") ")[2].split()
-        depth, above = depth + 1, int(stat[1])
+        return (1 << 62, 0)  # it has just ended, or one above it
     return int(fields[_STARTED]), depth

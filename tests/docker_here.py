@@ -37,7 +37,7 @@ def docker_problem() -> str:
     image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
     try:
         done = subprocess.run(
-            ["docker", "image", "inspect", image], capture_output=True, text=True, timeout=30
+            ["docker", "image", "inspect", image], capture_output=True, text=True, timeout=120
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{error}; run scripts/dockerd.sh"
