@@ -60,14 +60,14 @@ def on_the_loop(call: Callable[[], T]) -> T:
     async def run() -> T:
         return call()
 
-    return Operation(run()).result(10)
+    return Operation(run()).result(60)
 
 
 def settled(session: Session, provider: FakeProvider) -> None:
     """Whoever starts now gets a slot; once the session is closed, nothing is there."""
     with session.sandbox() as sandbox:
-        assert sandbox.exec(["true"]).result(10).returncode == 0
-    session.close().result(10)
+        assert sandbox.exec(["true"]).result(60).returncode == 0
+    session.close().result(60)
     assert not provider._boxes
     assert not session._sandboxes
 
@@ -80,7 +80,7 @@ def test_starts_that_were_cancelled_do_not_block_their_session(at_end: bool) -> 
         async def main() -> None:
             for _ in range(4):  # twice what there is room for
                 task = asyncio.create_task(enter())
-                await asyncio.to_thread(provider.entered.acquire, timeout=10)
+                await asyncio.to_thread(provider.entered.acquire, timeout=60)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -114,11 +114,11 @@ def test_a_start_goes_on_while_one_waiter_is_left() -> None:
     with Session(provider) as session:
         sandbox = session.sandbox()
         first, second = sandbox.exec(["true"]), sandbox.exec(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         first.cancel()
         on_the_loop(lambda: None)
         provider.open()
-        assert second.result(10).returncode == 0
+        assert second.result(60).returncode == 0
         assert provider.creates == 1
 
 
@@ -127,14 +127,14 @@ def test_after_the_last_waiter_the_next_use_starts_again() -> None:
     with Session(provider, max_concurrency=1) as session:
         sandbox = session.sandbox()
         processes = [sandbox.exec(["true"]) for _ in range(3)]
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         for process in processes:
             process.cancel()
-        assert provider.undone.acquire(timeout=10)
+        assert provider.undone.acquire(timeout=60)
         again = sandbox.exec(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         provider.open()
-        assert again.result(10).returncode == 0
+        assert again.result(60).returncode == 0
         assert list(provider._boxes) == [sandbox.id]
         assert provider.creates == 2
 
@@ -144,12 +144,12 @@ def test_a_call_while_a_start_is_undone_starts_again() -> None:
     with Session(provider, max_concurrency=1) as session:
         sandbox = session.sandbox()
         first = sandbox.exec(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         first.cancel()
         second = sandbox.exec(["true"])
         on_the_loop(lambda: None)
         provider.open()
-        assert second.result(10).returncode == 0
+        assert second.result(60).returncode == 0
         assert list(provider._boxes) == [sandbox.id]
         assert provider.creates == 2
 
@@ -158,7 +158,7 @@ def test_a_create_that_did_not_notice_its_cancellation_leaves_nothing() -> None:
     provider = Shielded()
     with Session(provider, max_concurrency=1) as session:
         process = session.sandbox().exec(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         process.cancel()
         provider.open()
         settled(session, provider)
@@ -168,9 +168,9 @@ def test_run_cancelled_while_it_starts_leaves_nothing() -> None:
     provider = Gated(at_end=True)
     with Session(provider, max_concurrency=1) as session:
         process = session.run(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         process.cancel()
-        assert provider.undone.acquire(timeout=10)
+        assert provider.undone.acquire(timeout=60)
         provider.open()
         settled(session, provider)
 
@@ -179,9 +179,9 @@ def test_kill_while_it_starts_leaves_nothing_of_run() -> None:
     provider = Gated()
     with Session(provider, max_concurrency=1) as session:
         process = session.run(["true"])
-        assert provider.entered.acquire(timeout=10)
+        assert provider.entered.acquire(timeout=60)
         process.kill()
-        assert process.result(10).returncode == 137
+        assert process.result(60).returncode == 137
         provider.open()
         settled(session, provider)
 
@@ -215,7 +215,7 @@ provider = Gated(at_end=True)
 session = Session(provider, max_concurrency=1)
 
 def interrupt():
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt).start()
@@ -224,7 +224,7 @@ try:
         raise AssertionError
 except KeyboardInterrupt:
     pass
-assert provider.undone.acquire(timeout=10)
+assert provider.undone.acquire(timeout=60)
 provider.open()
 settled(session, provider)
 """
@@ -271,14 +271,14 @@ def test_a_cancelled_start_of_a_sandbox_reached_by_its_id_does_not_delete_it() -
     provider = FakeProvider()
     with Session(provider) as owner, owner.sandbox() as sandbox:
         assert sandbox.id is not None
-        reached = owner.from_id(sandbox.id).result(10)
+        reached = owner.from_id(sandbox.id).result(60)
 
         async def start_and_lose() -> None:
             await reached._life.started()
             reached._life.lost()
 
-        Operation(start_and_lose()).result(10)
-        assert sandbox.exec(["true"]).result(10).returncode == 0
+        Operation(start_and_lose()).result(60)
+        assert sandbox.exec(["true"]).result(60).returncode == 0
         assert reached.id == sandbox.id
 
 
@@ -286,12 +286,12 @@ def test_an_adoption_that_waits_when_the_session_closes_is_refused() -> None:
     provider = FakeProvider()
     with Session(provider) as owner, owner.sandbox() as sandbox:
         session = Session(provider, max_concurrency=1)
-        session.sandbox().start().result(10)
+        session.sandbox().start().result(60)
         adopting = session.adopt(sandbox)
         on_the_loop(lambda: None)
-        session.close().result(10)
+        session.close().result(60)
         with pytest.raises(ConfigurationError, match="is closed"):
-            adopting.result(10)
+            adopting.result(60)
         assert list(provider._boxes) == [sandbox.id]
 
 
@@ -301,27 +301,27 @@ def test_stop_waits_for_a_start_that_is_undone(by: str) -> None:
     session = Session(provider, max_concurrency=1)
     sandbox = session.sandbox()
     process = sandbox.exec(["true"])
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     process.cancel()
     ending = sandbox.stop() if by == "stop" else session.close()
     on_the_loop(lambda: None)
     assert not ending.done()
     provider.open()
-    ending.result(10)
+    ending.result(60)
     assert not provider._boxes
-    session.close().result(10)
+    session.close().result(60)
 
 
 def test_close_undoes_starts_that_callers_wait_for() -> None:
     provider = Gated(at_end=True)
     session = Session(provider, max_concurrency=1)
     starting, waiting = session.sandbox().start(), session.sandbox().start()
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     on_the_loop(lambda: None)
-    session.close().result(10)
+    session.close().result(60)
     for operation in (starting, waiting):
         with pytest.raises(SandboxTerminatedError, match="was stopped"):
-            operation.result(10)
+            operation.result(60)
     assert not provider._boxes
 
 
@@ -329,9 +329,9 @@ def test_a_sandbox_of_a_closed_session_does_not_start() -> None:
     provider = FakeProvider()
     session = Session(provider)
     sandbox = session.sandbox()
-    session.close().result(10)
+    session.close().result(60)
     with pytest.raises(ConfigurationError, match="is closed"):
-        sandbox.exec(["true"]).result(10)
+        sandbox.exec(["true"]).result(60)
     assert not provider._boxes
 
 
@@ -363,7 +363,7 @@ def test_files_that_fail_midway_leave_nothing() -> None:
     provider = HalfFull()
     with Session(provider, max_concurrency=1) as session:
         with pytest.raises(SandboxError, match="no room"):
-            session.sandbox(files=FILES).start().result(10)
+            session.sandbox(files=FILES).start().result(60)
         settled(session, provider)
 
 
@@ -371,7 +371,7 @@ def test_stop_removes_the_remains_of_a_failed_start() -> None:
     provider = HalfFull(failures=1)
     with Session(provider, max_concurrency=1) as session:
         with pytest.raises(SandboxError, match="no room") as caught:
-            session.sandbox(files=FILES).start().result(10)
+            session.sandbox(files=FILES).start().result(60)
         assert caught.value.__notes__ == ["and it could not be removed yet: busy"]
         assert len(provider._boxes) == 1
     assert not provider._boxes
@@ -383,7 +383,7 @@ def test_the_next_start_removes_the_remains_of_a_failed_one() -> None:
         sandbox = session.sandbox(files=FILES)
         for _ in range(2):
             with pytest.raises(SandboxError, match="no room"):
-                sandbox.start().result(10)
+                sandbox.start().result(60)
         settled(session, provider)
 
 
@@ -424,7 +424,7 @@ def test_hundreds_of_starts_cancelled_at_every_moment_leave_nothing() -> None:
 def test_a_stop_without_waiters_still_completes(by: str) -> None:
     provider = FakeProvider()
     session = Session(provider, max_concurrency=1)
-    sandbox = session.sandbox().start().result(10)
+    sandbox = session.sandbox().start().result(60)
 
     def on_the_same_turn() -> bool:  # before the loop can begin either
         if by == "stop":
@@ -432,7 +432,7 @@ def test_a_stop_without_waiters_still_completes(by: str) -> None:
         return session.close().cancel()
 
     assert on_the_loop(on_the_same_turn)
-    session.close().result(10)
+    session.close().result(60)
     assert not provider._boxes
 
 

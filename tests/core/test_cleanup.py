@@ -60,40 +60,44 @@ def run_script(folder: Path, body: str) -> "subprocess.Popen[str]":
 
 
 def test_a_session_left_open_is_closed_at_exit(tmp_path: Path) -> None:
-    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(5)")
-    _, errors = process.communicate(timeout=30)
+    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(60)")
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
 
 def test_an_error_in_the_program_still_cleans_up(tmp_path: Path) -> None:
-    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(5); 1 / 0")
-    _, errors = process.communicate(timeout=30)
+    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(60); 1 / 0")
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "ZeroDivisionError" in errors
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
 
-@pytest.mark.parametrize(("busy", "expected"), [(0.3, "ended\n"), (1000, "")])
+@pytest.mark.parametrize(
+    ("busy", "patience", "expected"), [(0.3, 60.0, "ended\n"), (1000, 1.0, "")]
+)
 def test_threads_of_extension_modules_may_end_first(
-    tmp_path: Path, busy: float, expected: str
+    tmp_path: Path, busy: float, patience: float, expected: str
 ) -> None:
     """They crash an interpreter that ends meanwhile; one that stays does not hold it up."""
     process = run_script(
         tmp_path,
         f"""
 import _thread, time      # a thread that Python does not know of, as those of extensions
+from sandboxkit import _exit
+_exit._SETTLE_SECONDS = {patience}
 
 def answer():
     time.sleep({busy})
     os.write(1, b"ended\\n")
 
 with Session(Counting()) as s:
-    s.sandbox().start().result(5)
+    s.sandbox().start().result(60)
     _thread.start_new_thread(answer, ())
 """,
     )
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, expected, "")
 
 
@@ -103,7 +107,7 @@ def test_one_signal_cleans_up_and_ends_the_program(tmp_path: Path, signum: signa
         tmp_path,
         """
 with Session(Counting()) as s:
-    s.sandbox().start().result(5)
+    s.sandbox().start().result(60)
     print("ready", flush=True)
     threading.Event().wait()
 """,
@@ -111,7 +115,7 @@ with Session(Counting()) as s:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signum)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode in (-signum, 128 + signum)
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
@@ -121,7 +125,7 @@ def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
         tmp_path,
         """
 with Session(Stuck()) as s:
-    s.sandbox().start().result(5)
+    s.sandbox().start().result(60)
     print("ready", flush=True)
     threading.Event().wait()
 """,
@@ -131,7 +135,7 @@ with Session(Stuck()) as s:
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "stopping\n"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
 
 
@@ -140,16 +144,16 @@ def test_a_forked_child_neither_hangs_nor_stops_the_parents_sandboxes(tmp_path: 
         tmp_path,
         """
 s = Session(Counting())
-s.sandbox().start().result(5)
+s.sandbox().start().result(60)
 pid = os.fork()
 if pid == 0:
-    s.close().result(5)
+    s.close().result(60)
     sys.exit(0)          # runs the child's exit handlers
 assert os.waitpid(pid, 0)[1] == 0
 print(len(list(folder.glob("fake-*"))), flush=True)
 """,
     )
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, "0\n", "")
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
@@ -160,7 +164,7 @@ def test_a_session_refuses_work_in_a_forked_child() -> None:
     with pytest.raises(ConfigurationError, match="after a fork"):
         session.sandbox()
     session._pid = os.getpid()
-    session.close().result(5)
+    session.close().result(60)
 
 
 def info(**tags: str) -> SandboxInfo:
@@ -225,13 +229,13 @@ def test_a_sweep_deletes_only_matching_sandboxes() -> None:
         return len(await _cleanup.sweep(provider, **selectors))  # type: ignore[arg-type] # forwarded
 
     with Session(provider, tags="run:42") as session:
-        first = session.sandbox(tags="kind:a").start().result(5)
-        session.sandbox(tags="kind:b").start().result(5)
+        first = session.sandbox(tags="kind:a").start().result(60)
+        session.sandbox(tags="kind:b").start().result(60)
         assert asyncio.run(sweep(tags={"run": "42"}, dry_run=True)) == 2
         assert asyncio.run(sweep(tags={"run": "42"}, older_than=3600.0)) == 0
         assert asyncio.run(sweep(tags={"run": "42"}, orphans=True, expired=True)) == 0
         assert asyncio.run(sweep(tags={"run": "42", "kind": "b"})) == 1
-        assert [found.id for found in session.list("run:42").result(5)] == [first.id]
+        assert [found.id for found in session.list("run:42").result(60)] == [first.id]
 
 
 def test_expiry_is_read_from_the_backend_or_the_tags() -> None:
@@ -351,7 +355,7 @@ class Here(FakeProvider):
     def stray(self, owner: str, expires: float) -> str:
         """A sandbox of that owner."""
         tags = {_tags.OWNER: owner, _tags.EXPIRES: f"{expires:.0f}"}
-        return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(10)
+        return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(60)
 
     def open(self) -> None:
         """Let every list go on."""
@@ -359,7 +363,7 @@ class Here(FakeProvider):
         async def run() -> None:
             self.gate.set()
 
-        Operation(run()).result(10)
+        Operation(run()).result(60)
 
 
 def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
@@ -372,24 +376,24 @@ def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
         provider.stray("0123456789abcdef.1.2.3", 1),
     }
     with Session(provider) as session:
-        session.sandbox().start().result(10)  # the sweep is still held
-        session.sandbox().start().result(10)
+        session.sandbox().start().result(60)  # the sweep is still held
+        session.sandbox().start().result(60)
         assert stray in provider._boxes
         provider.open()
-        assert provider.deleted.wait(10)
+        assert provider.deleted.wait(60)
     assert provider._boxes.keys() == kept
     assert provider.lists == 1
     for sandbox_id in kept:
-        Operation(provider.delete(sandbox_id)).result(10)
+        Operation(provider.delete(sandbox_id)).result(60)
 
 
 def test_a_failed_or_hung_sweep_affects_no_start() -> None:
     provider = Here()
     with Session(provider) as session:
-        session.sandbox().start().result(10)
+        session.sandbox().start().result(60)
     assert not provider._boxes  # it hung until the session was closed
     provider.broken = True
     provider.open()
     with Session(provider) as session:
-        session.sandbox().start().result(10)
-        assert provider.swept.wait(10)
+        session.sandbox().start().result(60)
+        assert provider.swept.wait(60)

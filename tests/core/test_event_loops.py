@@ -75,9 +75,9 @@ def test_finished_operations_other_threads_and_prompts_do_not_warn(
     async def main() -> None:
         done = Operation(value(1))
         assert await done == done.result() == 1
-        assert await asyncio.to_thread(lambda: Operation(value(2)).result(20)) == 2
+        assert await asyncio.to_thread(lambda: Operation(value(2)).result(60)) == 2
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
-        assert Operation(value(3)).result(20) == 3
+        assert Operation(value(3)).result(60) == 3
 
     asyncio.run(main())
 
@@ -108,12 +108,12 @@ def test_a_blocking_callback_delays_no_call() -> None:
 
     first = Operation(value(1))
     first.add_done_callback(block)
-    assert blocked.wait(20)
+    assert blocked.wait(60)
 
     async def other() -> int:
         return await Operation(value(2))
 
-    assert Operation(value(2)).result(20) == asyncio.run(other()) == 2
+    assert Operation(value(2)).result(60) == asyncio.run(other()) == 2
     release.set()
 
 
@@ -121,9 +121,9 @@ def test_callbacks_may_block_and_run_in_the_order_of_completion() -> None:
     seen: list[int] = []
     done = threading.Event()
     first = Operation(value(1))
-    first.add_done_callback(lambda op: seen.append(op.result() + Operation(value(1)).result(20)))
+    first.add_done_callback(lambda op: seen.append(op.result() + Operation(value(1)).result(60)))
     first.add_done_callback(lambda _: done.set())
-    assert done.wait(20)
+    assert done.wait(60)
     assert seen == [2]
 
 
@@ -135,7 +135,7 @@ def test_an_error_in_a_callback_is_logged_and_the_next_one_runs(
     missing: dict[str, int] = {}
     operation.add_done_callback(lambda _: missing["missing"])
     operation.add_done_callback(lambda _: done.set())
-    assert done.wait(20)
+    assert done.wait(60)
     assert [each.name for each in caplog.records] == ["sandboxkit"]
     assert "KeyError: 'missing'" in caplog.text
 
@@ -157,13 +157,13 @@ def test_trio_is_refused_before_anything_happens() -> None:
                 call()
             refused.append(str(error.value))
         result: str = await trio.to_thread.run_sync(
-            lambda: session.run(["echo", "well"]).result(20).stdout
+            lambda: session.run(["echo", "well"]).result(60).stdout
         )
         return result
 
     assert trio.run(main) == "well\n"
     assert len(refused) == 4
-    session.close().result(20)
+    session.close().result(60)
 
 
 def test_operations_of_an_operation_do_not_wake_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

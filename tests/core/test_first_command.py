@@ -68,7 +68,7 @@ def on_the_loop(call: Callable[[], object]) -> None:
     async def run() -> None:
         call()
 
-    Operation(run()).result(10)
+    Operation(run()).result(60)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -100,7 +100,7 @@ def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provi
     provider.open()
     sandbox = session.sandbox()
     for text in ("1", "2"):
-        assert sandbox.exec(["echo", text]).result(10).stdout == f"{text}\n"
+        assert sandbox.exec(["echo", text]).result(60).stdout == f"{text}\n"
     assert provider.sent == [("echo", "1")]
     assert provider.executed == [("echo", "1"), ("echo", "2")]
 
@@ -109,7 +109,7 @@ def test_nothing_is_sent_along_where_files_are_written_first(
     session: Session, provider: Eager
 ) -> None:
     sandbox = session.sandbox(files={"/workspace/a": b"1"})
-    assert sandbox.exec(["cat", "/workspace/a"]).result(10).stdout == "1"
+    assert sandbox.exec(["cat", "/workspace/a"]).result(60).stdout == "1"
     assert provider.sent == []
 
 
@@ -124,7 +124,7 @@ def test_a_failed_start_says_whether_the_command_may_have_run(
     with pytest.raises(
         ProviderUnavailableError if refuses else OutcomeUnknownError, match="connection broke"
     ):
-        first.result(10)
+        first.result(60)
     assert provider.executed == []
 
 
@@ -134,13 +134,14 @@ def test_a_command_that_shares_a_failed_start_was_never_sent(
     provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
     sandbox = session.sandbox()
     first = sandbox.exec(["echo", "first"])
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     second = sandbox.exec(["echo", "second"])
+    shares_the_start(sandbox, callers=2)
     provider.open()
     with pytest.raises(OutcomeUnknownError):
-        first.result(10)
+        first.result(60)
     with pytest.raises(ProviderUnavailableError):
-        second.result(10)
+        second.result(60)
     assert provider.sent == [("echo", "first")]
 
 
@@ -149,14 +150,14 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
 ) -> None:
     sandbox = session.sandbox()
     first = sandbox.exec(["echo", "first"])
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     second = sandbox.exec(["echo", "second"])
     shares_the_start(sandbox, callers=2)
     first.cancel()
     # The other caller gets a sandbox in which nothing has run, and its own command is sent along.
-    assert provider.entered.acquire(timeout=10)
+    assert provider.entered.acquire(timeout=60)
     provider.open()
-    assert second.result(10).stdout == "second\n"
+    assert second.result(60).stdout == "second\n"
     assert provider.creates == 2
     assert provider.sent == [("echo", "first"), ("echo", "second")]
     assert provider.executed == [("echo", "second")]
@@ -170,7 +171,7 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: i
         with Session(provider) as session:
             sandbox = session.sandbox()
             first = sandbox.exec(["echo", "first"])
-            assert provider.entered.acquire(timeout=10)
+            assert provider.entered.acquire(timeout=60)
             others = [sandbox.exec(["echo", "other"])]
             on_the_loop(lambda: None)  # it shares the start now
 
@@ -194,7 +195,7 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: i
             on_the_loop(race)
             wait_for(lambda: len(others) == 2)  # noqa: B023
             for other in others:
-                assert other.result(10).stdout == "other\n"
+                assert other.result(60).stdout == "other\n"
             # Either `exec` has taken the command over, and killed it, or it ended with its sandbox.
             assert (("echo", "first") in provider.executed) == (provider.creates == 1)
         assert not provider._boxes
@@ -203,12 +204,12 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: i
 def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: Eager) -> None:
     provider.open()
     with Session(provider, max_concurrency=1) as session:
-        other = session.sandbox().start().result(10)
+        other = session.sandbox().start().result(60)
         sandbox = session.sandbox()
         first = sandbox.exec(["echo", "first"])
         second = sandbox.exec(["echo", "second"])
         shares_the_start(sandbox, callers=2)
         first.cancel()
-        other.stop().result(10)
-        assert second.result(10).stdout == "second\n"
+        other.stop().result(60)
+        assert second.result(60).stdout == "second\n"
     assert provider.sent == []

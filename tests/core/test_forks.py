@@ -22,7 +22,7 @@ import pytest
 from sandboxkit import ConfigurationError, Operation, Sandbox, Session, as_completed, wait
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import PtySize
-faulthandler.dump_traceback_later(30, exit=True)
+faulthandler.dump_traceback_later(150, exit=True)
 
 class Counting(FakeProvider):
     deleted = 0
@@ -34,11 +34,11 @@ def refused(call):
     with pytest.raises(ConfigurationError, match="belongs to process"):
         result = call()
         if isinstance(result, Operation):
-            result.result(5)
+            result.result(60)
 
 provider = Counting()
 session = Session(provider)
-sandbox = session.sandbox().start().result(10)
+sandbox = session.sandbox().start().result(60)
 """
 FORK = """
 pid = os.fork()
@@ -56,11 +56,11 @@ if pid == 0:
 _, status = os.waitpid(pid, 0)
 assert status == 0, status
 assert provider.deleted == 0
-assert sandbox.exec(["echo", "well"]).result(10).stdout == "well\\n"
+assert sandbox.exec(["echo", "well"]).result(60).stdout == "well\\n"
 after = globals().get("after")
 if after:
     after()
-session.close().result(10)
+session.close().result(60)
 """
 
 
@@ -69,7 +69,7 @@ def check(body: str, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", "-c", PRELUDE + body + FORK],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=160,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -78,7 +78,7 @@ def check(body: str, tmp_path: Path) -> None:
 def test_a_call_on_a_parents_object_names_the_parent(tmp_path: Path) -> None:
     check(
         """
-fresh, terminal = session.sandbox(), sandbox.terminal().start().result(20)
+fresh, terminal = session.sandbox(), sandbox.terminal().start().result(60)
 kernel = sandbox.python()
 
 def child():
@@ -123,29 +123,29 @@ def child():
 def test_ending_a_parents_sandbox_and_session_in_a_child_does_nothing(tmp_path: Path) -> None:
     check(
         """
-fresh, terminal = session.sandbox(), sandbox.terminal().start().result(20)
-kernel = sandbox.python(ipykernel=False).start().result(20)
+fresh, terminal = session.sandbox(), sandbox.terminal().start().result(60)
+kernel = sandbox.python(ipykernel=False).start().result(60)
 starting = sandbox.terminal()
 operation = starting.start()
 
 def child():
     for each in (terminal, kernel, starting):
-        each.close().result(5)
+        each.close().result(60)
         each.__exit__(None, None, None)
         asyncio.run(each.__aexit__(None, None, None))
     for each in (sandbox, fresh):
-        each.stop().result(5)
+        each.stop().result(60)
         each.__exit__(None, None, None)
         asyncio.run(each.__aexit__(None, None, None))
-    session.close().result(5)
+    session.close().result(60)
     session.__exit__(None, None, None)
     asyncio.run(session.__aexit__(None, None, None))
 
 def after():
-    operation.result(20)
+    operation.result(60)
     for each in (terminal, starting):
-        assert each.run("echo well").result(20).output == "well\\n"
-    assert kernel.run("1 + 1").result(20).text == "2"
+        assert each.run("echo well").result(60).output == "well\\n"
+    assert kernel.run("1 + 1").result(60).text == "2"
 """,
         tmp_path,
     )
@@ -157,9 +157,9 @@ def test_unfinished_work_of_a_parent_raises_and_finished_work_keeps_its_result(
     check(
         """
 done = sandbox.exec(["echo", "done"])
-assert done.result(10).stdout == "done\\n"
+assert done.result(60).stdout == "done\\n"
 failed = sandbox.read_file("/tmp/nosuch")
-assert failed.exception(10) is not None
+assert failed.exception(60) is not None
 running = sandbox.exec(["sh", "-c", "echo up; exec cat"], stdin=True)
 assert next(iter(running.stdout)) == "up\\n"
 called = []
@@ -171,14 +171,14 @@ async def wait_for(op):
     return await op
 
 def child():
-    assert done.result(5).stdout == asyncio.run(wait_for(done)).stdout == "done\\n"
+    assert done.result(60).stdout == asyncio.run(wait_for(done)).stdout == "done\\n"
     assert list(done.stdout) == ["done\\n"]
-    assert isinstance(failed.exception(5), FileNotFoundError)
+    assert isinstance(failed.exception(60), FileNotFoundError)
     refused(running.result)
     refused(lambda: asyncio.run(wait_for(running)))
-    assert isinstance(running.exception(5), ConfigurationError)
-    assert wait([running, done], num_returns=2, timeout=5) == ([running, done], [])
-    assert set(as_completed([running, done], timeout=5)) == {running, done}
+    assert isinstance(running.exception(60), ConfigurationError)
+    assert wait([running, done], num_returns=2, timeout=60) == ([running, done], [])
+    assert set(as_completed([running, done], timeout=60)) == {running, done}
     assert running.done() and not running.running() and not running.cancelled()
     refused(running.poll)
     running.kill()
@@ -191,10 +191,10 @@ def child():
     assert called == []
 
 def after():
-    running.stdin.write(b"still").result(5)
-    running.stdin.close().result(5)
-    assert running.result(10).stdout == "up\\nstill"
-    assert told.wait(10)
+    running.stdin.write(b"still").result(60)
+    running.stdin.close().result(60)
+    assert running.result(60).stdout == "up\\nstill"
+    assert told.wait(60)
     assert called == [running]
 """,
         tmp_path,
@@ -205,7 +205,7 @@ def test_a_fork_while_threads_hold_an_operations_lock_does_not_hang(tmp_path: Pa
     check(
         """
 running = sandbox.exec(["cat"], stdin=True)
-running.stdin.write("x").result(10)
+running.stdin.write("x").result(60)
 assert next(iter(running.stdout)) == "x"  # the parent's loop does not need the lock any more
 held, go = threading.Event(), threading.Event()
 
@@ -233,13 +233,13 @@ def test_a_child_works_with_a_session_of_its_own(tmp_path: Path) -> None:
         """
 def child():
     with Session(FakeProvider()) as own, own.sandbox() as mine:
-        assert mine.exec(["echo", "mine"]).result(10).stdout == "mine\\n"
+        assert mine.exec(["echo", "mine"]).result(60).stdout == "mine\\n"
     grandchild = os.fork()
     if grandchild == 0:
         refused(lambda: own.sandbox())
         refused(lambda: session.sandbox())
         with Session(FakeProvider()) as own, own.sandbox() as mine:
-            mine.exec(["true"]).result(10)
+            mine.exec(["true"]).result(60)
         os._exit(0)
     assert os.waitpid(grandchild, 0)[1] == 0
 """,
@@ -264,7 +264,7 @@ async def here():
     pass
 
 operation = Operation(held())
-Operation(here()).result(5)
+Operation(here()).result(60)
 
 def child():
     global operation, sandbox, session, provider
@@ -274,7 +274,7 @@ def child():
 
 def after():
     operation.cancel()
-    Operation(here()).result(5)
+    Operation(here()).result(60)
 """,
         tmp_path,
     )
@@ -360,7 +360,7 @@ def test_a_child_of_the_loops_own_thread_is_refused_as_well() -> None:
             return False
 
         assert forked(child) == 0
-        assert sandbox.exec(["true"]).result(10).returncode == 0
+        assert sandbox.exec(["true"]).result(60).returncode == 0
 
 
 LIVES_ON = """
@@ -391,7 +391,7 @@ def test_a_childs_life_does_not_keep_a_killed_parents_sandbox(provider: str) -> 
             sandbox_id = parent.stdout.readline().strip()
             assert sandbox_id
             parent.kill()
-            deadline = time.monotonic() + 15
+            deadline = time.monotonic() + 120  # the child lives for ten minutes
             with Session(provider) as session:
                 while any(info.id == sandbox_id for info in session.list().result(30)):
                     assert time.monotonic() < deadline, "the sandbox lives on"

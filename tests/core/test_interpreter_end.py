@@ -131,7 +131,7 @@ def test_a_call_during_interpreter_exit_says_when_it_can_be_made() -> None:
 def test_sandboxes_that_cannot_be_closed_are_named_and_the_rest_is_closed(tmp_path: Path) -> None:
     body = """
 import sandboxkit._exit
-sandboxkit._exit._EXIT_SECONDS = 1.0
+sandboxkit._exit._EXIT_SECONDS = 3.0
 class Stuck(FakeProvider):
     async def delete(self, sandbox_id):
         await asyncio.Event().wait()

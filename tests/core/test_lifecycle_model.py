@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -154,14 +155,14 @@ class LocalLives(Lives):
     make = FaultyLocal
 
 
-TestOnFolders = Lives.TestCase
+TestOnFolders = pytest.mark.timeout(900)(Lives.TestCase)
 TestOnFolders.settings = settings(
-    max_examples=20,  # of random lives; each run draws others
+    max_examples=20,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestOnLocal = LocalLives.TestCase
+TestOnLocal = pytest.mark.timeout(900)(LocalLives.TestCase)
 TestOnLocal.settings = settings(
     max_examples=8,
     stateful_step_count=15,

@@ -61,30 +61,30 @@ def line_of(child: "subprocess.Popen[str]") -> str:
 
 
 def end(child: "subprocess.Popen[str]") -> None:
-    child.communicate("\n", timeout=30)
+    child.communicate("\n", timeout=60)
     assert child.returncode == 0
 
 
 def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
     with Session(Here(), max_live=2) as first, Session(Here(), max_live=2) as second:
-        running = [first.sandbox().start().result(10), second.sandbox().start().result(10)]
+        running = [first.sandbox().start().result(60), second.sandbox().start().result(60)]
         waiting = second.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])
-        running[0].stop().result(10)
-        waiting.result(10)
+        running[0].stop().result(60)
+        waiting.result(60)
 
 
 def test_the_cap_holds_for_all_processes_and_starves_none() -> None:
     with process(HOLD, 2, 1) as other, Session(Here(), max_live=2) as session:
         assert line_of(other) == "has"
-        mine = session.sandbox().start().result(10)
+        mine = session.sandbox().start().result(60)
         waiting = session.sandbox().start()
         with process(HOLD, 2, 1) as third:
             assert wait([waiting], timeout=0.2) == ([], [waiting])
             end(other)
-            mine.stop().result(10)
+            mine.stop().result(60)
             assert line_of(third) == "has"
-            waiting.result(10)
+            waiting.result(60)
             end(third)
 
 
@@ -94,15 +94,15 @@ def test_a_process_that_is_killed_frees_its_places() -> None:
         waiting = [session.sandbox().start() for _ in range(3)]
         assert wait(waiting, timeout=0.2)[0] == []
         other.send_signal(signal.SIGKILL)
-        assert len(wait(waiting, num_returns=3, timeout=10)[0]) == 3
+        assert len(wait(waiting, num_returns=3, timeout=60)[0]) == 3
 
 
 FORK = """
 session = Session(Here(), max_live=1)
-sandbox = session.sandbox().start().result(10)
+sandbox = session.sandbox().start().result(60)
 if (pid := os.fork()) == 0:
-    sandbox.stop().result(10)     # nothing: neither the sandbox nor its place is the child's
-    session.close().result(10)
+    sandbox.stop().result(60)     # nothing: neither the sandbox nor its place is the child's
+    session.close().result(60)
     own = Session(Here(), max_live=1).sandbox().start()
     try:
         own.result(0.2)
@@ -112,7 +112,7 @@ if (pid := os.fork()) == 0:
     say("mine")
     os._exit(0)
 input()
-sandbox.stop().result(10)
+sandbox.stop().result(60)
 assert os.waitpid(pid, 0)[1] == 0
 """
 
@@ -154,18 +154,18 @@ def test_thousands_of_places_are_taken_and_left_again() -> None:
 
 def test_uncounted_sandboxes_take_no_place() -> None:
     with Session(Here(), max_live=1) as session, session.sandbox():
-        session.sandbox(counted=False).start().result(10)
+        session.sandbox(counted=False).start().result(60)
 
 
 def test_a_detached_sandbox_counts_until_its_session_is_closed() -> None:
     provider = Here()
     with Session(provider, max_live=1) as session:
-        detached = session.sandbox(detach=True).start().result(10)
+        detached = session.sandbox(detach=True).start().result(60)
         waiting = session.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])
         waiting.cancel()
     with Session(provider, max_live=1) as session:
-        session.adopt(detached).result(10)
+        session.adopt(detached).result(60)
 
 
 def test_the_environment_variable_is_the_default_cap(
@@ -176,7 +176,7 @@ def test_the_environment_variable_is_the_default_cap(
         waiting = session.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])
         with Session(Here(), max_live=2) as wider:
-            wider.sandbox().start().result(10)
+            wider.sandbox().start().result(60)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", float("nan"), 10**12])
@@ -199,7 +199,7 @@ def test_hosted_sandboxes_have_no_machine_cap(monkeypatch: pytest.MonkeyPatch) -
         Session(FakeProvider(), max_live=1)
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
     with Session(FakeProvider()) as session, session.sandbox():
-        session.sandbox().start().result(10)
+        session.sandbox().start().result(60)
 
 
 def test_a_folder_that_others_can_write_is_refused(folder: Path) -> None:

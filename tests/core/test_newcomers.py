@@ -122,10 +122,10 @@ def test_a_mistake_names_its_remedy(session: Session, mistake: Mistake, says: st
 def test_a_closed_session_and_a_stopped_sandbox_name_the_next_one() -> None:
     session = Session(FakeProvider())
     sandbox = session.sandbox()
-    sandbox.stop().result(20)
+    sandbox.stop().result(60)
     with pytest.raises(Exception, match=r"was stopped; make a new one with session.sandbox\(\)"):
         sandbox.exec(["true"])
-    session.close().result(20)
+    session.close().result(60)
     with pytest.raises(ValueError, match="is closed; make a new Session"):
         session.run(["true"])
 
@@ -136,7 +136,7 @@ def test_a_live_output_says_where_the_whole_text_is(session: Session) -> None:
         AttributeError, match=r"'strip'; the whole output is the str result\(\).stdout"
     ):
         process.stdout.strip()
-    process.result(20)
+    process.result(60)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_name_of_another_library_leads_to_ours(session: Session, name: str, sa
         "session": session,
         "sandbox": sandbox,
         "process": process,
-        "result": process.result(20),
+        "result": process.result(60),
     }
     owner, attribute = name.split(".")
     with pytest.raises(AttributeError, match=re.escape(says) + "$") as error:
@@ -236,7 +236,7 @@ def test_asyncio_run_of_an_operation_names_what_to_write(run: str, tmp_path: Pat
 def test_an_operation_names_the_remedy_to_asyncio_only(session: Session) -> None:
     process = session.run(["true"])
     assert "asyncio" not in repr(process)
-    process.result(20)
+    process.result(60)
 
 
 def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
@@ -245,7 +245,7 @@ def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixtu
         Session("local") as session,
         pytest.raises(ImageNotFoundError) as raised,
     ):
-        session.run(["true"], image="/nope").result(20)
+        session.run(["true"], image="/nope").result(60)
     assert raised.value.__cause__ is None
     assert "Traceback (most recent call last)" in caplog.text
     [record] = [each for each in caplog.records if each.exc_info]

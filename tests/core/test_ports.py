@@ -20,7 +20,7 @@ from sandboxkit.testing.conformance.ports import _ECHO, running
 from sandboxkit.tunnels import PortConnection
 from sandboxkit.types import Command, Exit, Output, SandboxInfo, SandboxSpec
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ import sys, time
 from sandboxkit import Session
 from sandboxkit.testing import FakeProvider
 session = Session(FakeProvider())
-exposed = session.sandbox().expose(80).result(20)
+exposed = session.sandbox().expose(80).result(60)
 print(exposed.port, flush=True)
 sys.stdin.read()
 """

@@ -24,7 +24,7 @@ async def stored(provider: FakeProvider) -> list[SnapshotInfo]:
 
 def left(provider: FakeProvider) -> tuple[int, int]:
     """How many sandboxes and snapshots there are."""
-    return len(provider._boxes), len(Operation(stored(provider)).result(10))
+    return len(provider._boxes), len(Operation(stored(provider)).result(60))
 
 
 def test_bad_input_is_refused_before_anything_starts() -> None:
@@ -56,10 +56,10 @@ def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
     with Session(FakeProvider()) as session:
         with session.sandbox() as sandbox:
             assert sandbox.id is not None
-            reached = session.from_id(sandbox.id).result(10)
+            reached = session.from_id(sandbox.id).result(60)
             with pytest.raises(ConfigurationError, match="by its id"):
                 reached.fork(1)
-            reached.snapshot().result(10).delete().result(10)
+            reached.snapshot().result(60).delete().result(60)
         with pytest.raises(SandboxTerminatedError):
             sandbox.fork(1)
         with pytest.raises(SandboxTerminatedError):
@@ -87,21 +87,21 @@ class NoPermanentRoom(CapacityError):
 def test_each_fork_succeeds_or_fails_by_itself() -> None:
     provider = FillsUp()
     with Session(provider) as session, session.sandbox() as sandbox:
-        sandbox.write_file("/workspace/file", b"kept").result(10)
+        sandbox.write_file("/workspace/file", b"kept").result(60)
         forks = sandbox.fork(4).result(30)
         running = [each for each in forks if isinstance(each, Sandbox)]
         assert [type(each) for each in forks if each not in running] == [NoPermanentRoom] * 2
         for each in running:
-            assert each.read_file("/workspace/file").result(10) == b"kept"
-            each.stop().result(10)
+            assert each.read_file("/workspace/file").result(60) == b"kept"
+            each.stop().result(60)
         assert left(provider) == (1, 0)
 
 
 def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
     provider = FakeProvider()
     with Session(provider, max_concurrency=3, pool=(0, 2)) as session:
-        sandbox = session.sandbox().start().result(10)
-        forks = sandbox.fork(2).result(10)
+        sandbox = session.sandbox().start().result(60)
+        forks = sandbox.fork(2).result(60)
         more = session.sandbox()
         start = more.start()
         deadline = time.monotonic() + 60
@@ -111,8 +111,8 @@ def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
         assert not start.done()
         for each in forks:
             assert isinstance(each, Sandbox)
-            each.stop().result(10)
-        start.result(10)
+            each.stop().result(60)
+        start.result(60)
     assert left(provider) == (0, 0)
 
 
@@ -134,7 +134,7 @@ def test_a_cancelled_fork_leaves_nothing() -> None:
         while left(provider) != (1, 1):
             time.sleep(0.01)
         forking.cancel()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while left(provider) != (1, 0):
             assert time.monotonic() < end
             time.sleep(0.01)
@@ -143,16 +143,16 @@ def test_a_cancelled_fork_leaves_nothing() -> None:
 def test_closing_the_session_ends_the_forks_and_their_snapshot() -> None:
     provider = FakeProvider()
     with Session(provider) as session:
-        session.sandbox().fork(2).result(10)
+        session.sandbox().fork(2).result(60)
         assert left(provider) == (3, 1)
     assert left(provider) == (0, 0)
 
 
 def test_a_notebook_shows_a_snapshot() -> None:
     with Session(FakeProvider()) as session, session.sandbox(tags="run:1") as sandbox:
-        snapshot = sandbox.snapshot("a name").result(10)
+        snapshot = sandbox.snapshot("a name").result(60)
         for thing in (snapshot, snapshot.info):
             text = thing._repr_mimebundle_()["text/plain"]
             assert snapshot.id in text
             assert "a name" in text
-        snapshot.delete().result(10)
+        snapshot.delete().result(60)

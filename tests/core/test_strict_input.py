@@ -292,12 +292,12 @@ def test_a_valid_argument_gives_a_result_or_a_typed_error(name: str) -> None:
             try:
                 made = call(session, sandbox, ODD[odd])
                 if isinstance(made, Sandbox):
-                    made.start().result(20)
-                    made.stop().result(20)  # else one that is detached stays
+                    made.start().result(60)
+                    made.stop().result(60)  # else one that is detached stays
                 elif isinstance(made, Session):
-                    made.close().result(20)
+                    made.close().result(60)
                 elif isinstance(made, Operation) and ODD[odd] is not True:  # stdin, left open
-                    made.result(20)
+                    made.result(60)
             except SandboxError:
                 pass  # what FakeProvider cannot do, or has not got
 
@@ -355,15 +355,15 @@ class Changing(Sequence[str]):
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_every_kind_of_bytes_is_the_commands_input(kind: Callable[[bytes], Any]) -> None:
     with Session(FakeProvider()) as session:
-        assert session.run(["cat"], stdin=kind(b"abc")).result(20).stdout == "abc"
+        assert session.run(["cat"], stdin=kind(b"abc")).result(60).stdout == "abc"
         sandbox = session.sandbox(files={"/tmp/b": kind(b"of files")})
-        sandbox.write_file("/tmp/a", kind(b"written")).result(20)
-        assert sandbox.read_file("/tmp/a").result(20) == b"written"
-        assert sandbox.read_file("/tmp/b").result(20) == b"of files"
+        sandbox.write_file("/tmp/a", kind(b"written")).result(60)
+        assert sandbox.read_file("/tmp/a").result(60) == b"written"
+        assert sandbox.read_file("/tmp/b").result(60) == b"of files"
         process = sandbox.exec(["cat"], stdin=True)
-        process.stdin.write(kind(b"live")).result(20)
-        process.stdin.close().result(20)
-        assert process.result(20).stdout == "live"
+        process.stdin.write(kind(b"live")).result(60)
+        process.stdin.close().result(60)
+        assert process.result(60).stdout == "live"
 
 
 def test_arguments_are_copied_when_the_call_is_made() -> None:
@@ -374,11 +374,11 @@ def test_arguments_are_copied_when_the_call_is_made() -> None:
         written = sandbox.write_file("/tmp/a", data)
         terminal = sandbox.terminal(env=env)
         data[:], env["A"] = b"after!", "after!"
-        assert process.result(20).stdout == "beforebefore\n"
-        written.result(20)
-        assert sandbox.read_file("/tmp/a").result(20) == b"before"
-        assert terminal.run("echo $A").result(20).output == "before\n"
-        assert sandbox.exec(Changing()).result(20).argv == ("echo", "0")
+        assert process.result(60).stdout == "beforebefore\n"
+        written.result(60)
+        assert sandbox.read_file("/tmp/a").result(60) == b"before"
+        assert terminal.run("echo $A").result(60).output == "before\n"
+        assert sandbox.exec(Changing()).result(60).argv == ("echo", "0")
 
 
 def test_a_path_whose_fspath_is_not_text_is_refused() -> None:

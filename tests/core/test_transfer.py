@@ -120,7 +120,7 @@ def test_a_broken_archive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SandboxFileError, match="broken archive"):
         Operation(
             unpack(stream(), os.fspath(tmp_path), single=False, limits=DownloadLimits(10, 10))
-        ).result(10)
+        ).result(60)
 
 
 def test_an_abandoned_packing_ends_without_an_error(tmp_path: Path) -> None:
