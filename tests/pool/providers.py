@@ -14,7 +14,7 @@ from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit, Interpreter, PoolStats, SandboxSpec
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Counting(FakeProvider):
@@ -56,7 +56,7 @@ class Gated(Counting):
 class Resetting(Counting):
     """Resets for real what a folder has: its processes and files. The first call counts none.
 
-    A file called `dirt` cannot be removed, `slow` holds the reset up.
+    A file called `dirt` cannot be removed, `slow` holds the reset up until it fails.
     """
 
     name: ClassVar[str] = "resetting"
@@ -66,6 +66,7 @@ class Resetting(Counting):
         self.inventories: set[str] = set()
         self.resets = 0
         self.interpreters: dict[str, Interpreter] = {}
+        self.fail = asyncio.Event()
 
     async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
         assert sandbox_id not in self.inventories
@@ -90,7 +91,8 @@ class Resetting(Counting):
         if Path(workspace, "dirt").exists():
             raise SandboxNotCleanError("/workspace/dirt", sandbox_id=sandbox_id)
         if Path(workspace, "slow").exists():
-            await asyncio.sleep(DEADLINE)
+            await self.fail.wait()
+            raise SandboxNotCleanError("/workspace/slow", sandbox_id=sandbox_id)
         for path in workspace.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.resets += 1

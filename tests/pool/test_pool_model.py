@@ -24,7 +24,7 @@ from sandboxkit.options import SpecOptions
 from sandboxkit.types import SandboxSpec
 from tests.pool.providers import Resetting
 
-SOON = 10.0
+SOON = 60.0
 """Seconds within which all room is back once every fault has gone."""
 CLOSED = 60.0
 APART = {"APART": "1"}

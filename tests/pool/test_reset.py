@@ -1,10 +1,13 @@
 """Sandboxes that serve one job after another: reset in between, or thrown away."""
 
+import asyncio
+
 import pytest
 
 from sandboxkit import (
     ConfigurationError,
     Interpreter,
+    Operation,
     SandboxTerminatedError,
     Session,
     _balance,
@@ -76,10 +79,13 @@ def test_a_stopped_sandbox_object_never_reaches_its_successor() -> None:
 def test_a_sandbox_not_proven_clean_is_replaced(
     file: str, reason: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, 0.2)
+    if file == "slow":
+        monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, 0.2)
     provider = Resetting()
     with session_of(provider) as session:
         session.run(["touch", file]).result(DEADLINE)
+        until(session, lambda stats: stats.thrown_away != {})
+        monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, DEADLINE)
         assert session.run(["ls"]).result(DEADLINE).stdout == ""
         stats = until(session, lambda stats: stats.ready == 1)
         assert stats.thrown_away == {reason: 1}
@@ -87,18 +93,24 @@ def test_a_sandbox_not_proven_clean_is_replaced(
         assert len(provider.created) == 2
 
 
-def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(_pool._SECONDS, Preparation.RESET, 1.0)
+async def _set(event: asyncio.Event) -> None:
+    event.set()
+
+
+def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox() -> None:
     provider = Resetting()
     with session_of(provider) as session:
         first = session.sandbox(counted=False)
         first.exec(["touch", "slow"]).result(DEADLINE)
         first.stop().result(DEADLINE)
         assert session.pool_stats().resetting == 1
-        with session.sandbox(counted=False) as second:
-            assert second.id != first.id
+        second = session.sandbox(counted=False)
+        starting = second.start()
+        until(session, lambda stats: stats.waiting == 1)
+        Operation(_set(provider.fail)).result(DEADLINE)
+        starting.result(DEADLINE)
+        assert second.id != first.id
+        second.stop().result(DEADLINE)
 
 
 def test_a_sandbox_is_replaced_after_its_job_limit_and_its_lifetime(

@@ -78,9 +78,13 @@ def test_no_run_of_a_series_finds_anything_of_the_one_before(session: Session) -
 def test_a_run_that_exceeds_a_limit_ends_the_series_before_it(
     session: Session, argv: list[str], seconds: float
 ) -> None:
-    runs = CommandSeries(inputs(5), seconds, total_seconds=DEADLINE)
     with session.sandbox() as sandbox:
-        results = sandbox.exec_each(argv, runs).result(DEADLINE)
+        for longer in (1, 5, 25):  # on a busy machine a short run may take that long, too
+            runs = CommandSeries(inputs(5), min(DEADLINE, longer * seconds), total_seconds=DEADLINE)
+            scaled = [each.replace("0.6", str(0.6 * longer)) for each in argv]
+            results = sandbox.exec_each(scaled, runs).result(2 * DEADLINE)
+            if len(results) == 2:
+                break
         assert [each.returncode for each in results] == [0, 0]
     assert session.run(["ls"]).result(DEADLINE).stdout == ""
 
@@ -99,10 +103,13 @@ def test_a_series_starts_no_run_after_its_time_and_a_killed_one_leaves_no_proces
         assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
 
 
-def test_the_cases_of_a_submission_share_sandboxes() -> None:
+def test_the_cases_of_a_submission_share_sandboxes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each case would have a reset of its own, with the same outcomes."""
+    # On a busy machine a series would end sooner.
+    monkeypatch.setattr("sandboxkit.integrations.rewards.programs._series._RUN", DEADLINE)
+    monkeypatch.setattr("sandboxkit.integrations.rewards.programs._series._SERIES", DEADLINE)
     cases = [{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(28)]
-    grader = Program("python", limits=Limits(timeout=10))
+    grader = Program("python", limits=Limits(timeout=DEADLINE))
 
     async def grade() -> tuple[Verdict, int]:
         async with grading_session(grader, "local", pool=1) as session:
