@@ -47,7 +47,7 @@ def tag(daemon: None) -> Iterator[str]:
     """A tag of this test's own; what carries it afterwards is removed and is a failure."""
     value = secrets.token_hex(8)
     yield value
-    deadline = time.monotonic() + 15  # the daemon names a container for as long as it removes it
+    deadline = time.monotonic() + 60  # the daemon names a container for as long as it removes it
     while (left := containers(value)) and time.monotonic() < deadline:
         time.sleep(0.1)
     if left:
@@ -92,7 +92,7 @@ async def listed(provider: DockerProvider, tag: str) -> list[SandboxInfo]:
     return [info async for info in provider.list({"test": tag})]
 
 
-async def until_gone(provider: DockerProvider, tag: str, within: float) -> None:
+async def until_gone(provider: DockerProvider, tag: str, within: float = 60.0) -> None:
     """Wait until nothing carries the tag."""
     with anyio.fail_after(within):
         while await listed(provider, tag):

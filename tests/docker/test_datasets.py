@@ -1,6 +1,7 @@
 """Datasets on a Docker daemon: filled once, whole or not at all, and filled again if removed."""
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from sandboxkit import Dataset, DatasetNotFoundError, Operation, SandboxError, Session
 from sandboxkit.datasets import DatasetStore
-from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.docker import DockerProvider, _dataset_volumes
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import containers
@@ -27,6 +28,8 @@ KILLED = """
 import os, signal, sys
 import sandboxkit
 from sandboxkit.datasets import DatasetStore
+from tests.docker.test_datasets import use_names
+use_names(sys.argv[2])
 archive = DatasetStore.archive
 def killed(store, digest):
     for number, chunk in enumerate(archive(store, digest)):
@@ -42,11 +45,31 @@ with sandboxkit.Session("docker", mounts={"/data": dataset}) as session:
 STARTS = """
 import sys
 import sandboxkit
+from tests.docker.test_datasets import use_names
+use_names(sys.argv[2])
 dataset = sandboxkit.Dataset(sys.argv[1])
 input()
 with sandboxkit.Session("docker", mounts={"/data": dataset}) as session:
     print(session.run(["cat", "/data/file"]).result().stdout)
 """
+
+
+def use_names(prefix: str) -> None:
+    """Call the volumes of this process so: other tests remove all that are unused at any moment."""
+    _dataset_volumes._PREFIX = prefix
+    _dataset_volumes._POINTER = re.compile(prefix + "([0-9a-f]{64})")
+    _dataset_volumes._VOLUME = re.compile(prefix + "([0-9a-f]{64})-[0-9a-f]{16}")
+
+
+@pytest.fixture(autouse=True)
+def names() -> Iterator[str]:
+    """The names of a test's own volumes."""
+    with mock.patch.multiple(
+        _dataset_volumes, _PREFIX=mock.DEFAULT, _POINTER=mock.DEFAULT, _VOLUME=mock.DEFAULT
+    ):
+        prefix = f"sandboxkit-dataset-of-a-test-{secrets.token_hex(4)}-"
+        use_names(prefix)
+        yield prefix
 
 
 def docker(*arguments: str) -> list[str]:
@@ -146,9 +169,10 @@ def test_a_volume_that_was_removed_is_filled_again(
 
 
 def test_what_a_killed_client_has_filled_is_not_mounted_and_goes(
-    dataset: Dataset, folder: Path, tag: str
+    dataset: Dataset, folder: Path, tag: str, names: str
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, folder], capture_output=True, timeout=60)
+    argv = [sys.executable, "-c", KILLED, folder, names]
+    done = subprocess.run(argv, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL
     (partial,) = volumes(dataset)
     assert docker("ps", "--all", "--quiet", "--filter", f"volume={partial}")
@@ -171,12 +195,14 @@ def test_a_fill_that_fails_leaves_no_volume(dataset: Dataset) -> None:
     assert volumes(dataset) == []
 
 
-def test_clients_that_fill_at_once_leave_one_copy(dataset: Dataset, folder: Path) -> None:
+def test_clients_that_fill_at_once_leave_one_copy(
+    dataset: Dataset, folder: Path, names: str
+) -> None:
     (folder / "large").write_bytes(os.urandom(4 << 20))
     large = Dataset(folder)
     clients = [
         subprocess.Popen(
-            [sys.executable, "-c", STARTS, folder],
+            [sys.executable, "-c", STARTS, folder, names],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -20,7 +20,7 @@ KNOCK = f"""
 import socket
 s = socket.socket(socket.AF_UNIX)
 s.connect("\\0{AGENT_SOCKET[1:]}")
-s.settimeout(5)
+s.settimeout(60)
 try:
     s.sendall({frames.encode(frames.Kind.HELLO, 0, requests.hello(None))!r})
     print(s.recv(100))

@@ -35,7 +35,7 @@ def connected(tag: str, listen: str = "unix") -> Iterator[tuple[FaultProxy, Sess
             with Session(provider, tags={"test": tag}) as session:
                 yield proxy, session
         finally:
-            Operation(provider.aclose()).result(30)
+            Operation(provider.aclose()).result(60)
 
 
 def cut(proxy: FaultProxy, seconds: float) -> None:
@@ -65,14 +65,15 @@ def test_a_cut_ends_no_sandbox_and_loses_no_output(
         ids = set(containers(tag))
         cut(proxy, seconds)
         for sandbox, (process, lines) in zip(sandboxes, running, strict=True):
-            sandbox.write_file("/workspace/stop", b"").result(30)
-            process.stdin.write("input\n").result(30)
+            # However few lines a busy machine printed meanwhile.
+            output = ["1", *(next(lines) for _ in range(int(seconds / 0.05 / 4)))]
+            sandbox.write_file("/workspace/stop", b"").result(60)
+            process.stdin.write("input\n").result(60)
             process.stdin.close()
-            output = ["1", *lines]
-            assert process.result(30).returncode == 0
+            output += lines
+            assert process.result(60).returncode == 0
             assert output[-2:] == ["input", "over"]
             assert output[:-2] == [str(n) for n in range(1, len(output) - 1)]
-            assert len(output) > seconds / 0.05 / 4
         assert set(containers(tag)) == ids
 
 
@@ -99,7 +100,7 @@ print(sys.stdin.readline(), flush=True)
 def test_the_owners_death_ends_its_sandboxes(
     daemon: None, tag: str, way: str, hiccup: bool
 ) -> None:
-    grace = 600.0 if way == "short" else 4.0
+    grace = 600.0 if way == "short" else 8.0 if hiccup else 2.0
     with FaultProxy(f"unix://{SOCKET}", listen="unix") as proxy:
         command = [sys.executable, "-c", OWNER, proxy.url, tag, str(grace), way]
         with subprocess.Popen(
@@ -109,7 +110,7 @@ def test_the_owners_death_ends_its_sandboxes(
             assert owner.stdout.readline() == "ready\n"
             if hiccup:
                 cut(proxy, 1.0)
-                deadline = time.monotonic() + 10
+                deadline = time.monotonic() + 60
                 while proxy.open < 1 and way != "short" and time.monotonic() < deadline:
                     time.sleep(0.05)  # until it is connected again
             assert len(containers(tag)) == 1
@@ -118,7 +119,8 @@ def test_the_owners_death_ends_its_sandboxes(
         while containers(tag):
             time.sleep(0.05)
         took = time.monotonic() - died
-        assert took < (3.0 if way == "short" else grace + 3.0)
+        # The grace of a sandbox for which none is set is 30 s.
+        assert took < (20.0 if way == "short" else grace + 20.0)
 
 
 def test_the_documents_say_how_long_the_grace_is() -> None:

@@ -90,9 +90,9 @@ async def test_tags_are_labels_whatever_they_contain(provider: DockerProvider, t
 
 
 async def test_other_peoples_containers_are_neither_listed_nor_deleted(
-    provider: DockerProvider,
+    provider: DockerProvider, tag: str
 ) -> None:
-    name = "not-a-sandbox-of-ours"
+    name = f"not-a-sandbox-of-ours-{tag}"
     image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
     subprocess.run(
         ["docker", "create", "--name", name, "--label", "sandboxkit=1", image],
@@ -194,15 +194,21 @@ async def test_an_earlier_out_of_memory_does_not_explain_a_later_kill(
     box = Box(provider, sandbox_id)
     status, _, _ = await box.run("python", "-c", "b = bytearray(1 << 30)")
     assert status == 137
+    running = anyio.Event()
+
+    async def output(stream: StreamName, chunk: bytes) -> None:
+        running.set()
+
     async with anyio.create_task_group() as tasks:
 
         async def told() -> None:
+            command = Command(("sh", "-c", "echo running; sleep 600"))
             with pytest.raises(SandboxTerminatedError, match="through Docker") as caught:
-                await box.run("sleep", "60")
+                await provider.exec(sandbox_id, command, output)
             assert not caught.value.out_of_memory
 
         tasks.start_soon(told)
-        await anyio.sleep(0.2)
+        await running.wait()
         await anyio.run_process(["docker", "kill", sandbox_id])
 
 
@@ -229,7 +235,7 @@ async def test_a_command_reports_how_its_sandbox_ended(
             await anyio.run_process(["docker", "kill", box.id])
 
 
-async def test_twenty_sandboxes_of_a_killed_process_are_gone_in_five_seconds(
+async def test_twenty_sandboxes_of_a_killed_process_are_gone_before_a_grace(
     provider: DockerProvider, tag: str
 ) -> None:
     process = client(
@@ -254,7 +260,7 @@ async with anyio.create_task_group() as tasks:
     assert len(await listed(provider, tag)) == 20
     process.kill()
     process.wait()
-    await until_gone(provider, tag, within=5)
+    await until_gone(provider, tag, within=20)  # the grace of a link through the daemon is 30 s
     process.communicate()
 
 
@@ -263,7 +269,7 @@ async def test_a_detached_sandbox_outlives_its_process_until_its_lifetime(
 ) -> None:
     process = client(
         """
-spec = SandboxSpec(tags={"test": sys.argv[1]}, detach=True, lifetime=6.0)
+spec = SandboxSpec(tags={"test": sys.argv[1]}, detach=True, lifetime=60.0)
 print(await provider.create(spec), flush=True)
 """,
         tag,
@@ -273,7 +279,8 @@ print(await provider.create(spec), flush=True)
     box = Box(provider, sandbox_id)
     assert await box.python("print('alive')") == "alive"
     assert (await provider.get(sandbox_id)).state is SandboxState.RUNNING
-    await until_gone(provider, tag, within=12)
+    await provider.renew(sandbox_id, 1.0)
+    await until_gone(provider, tag)
 
 
 async def test_a_killed_guest_takes_its_command_and_nothing_else(
@@ -291,7 +298,7 @@ await provider.exec(sys.argv[1], command, show)
     assert await anyio.to_thread.run_sync(process.stdout.readline) == "running\n"
     process.kill()
     process.communicate()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while "sleep 4321" in (ps := (await box.run("ps", "-ef"))[1]) or "connect" in ps:
             await anyio.sleep(0.05)
 
@@ -316,11 +323,14 @@ async def test_a_renewed_sandbox_is_not_taken_for_expired(
     provider: DockerProvider, tag: str
 ) -> None:
     """Labels say a container's first end for ever; one that runs after that was renewed."""
-    expires = time.time() + 3
-    tags = {"test": tag, "sandboxkit.expires": f"{expires:.3f}"}
-    sandbox_id = await provider.create(SandboxSpec(tags=tags, lifetime=3))
-    assert (await provider.get(sandbox_id)).expires_at is not None
-    await provider.renew(sandbox_id, 60)
+    for seconds in (3, 30):  # a busy machine may take longer than that to start it
+        expires = time.time() + seconds
+        tags = {"test": tag, "sandboxkit.expires": f"{expires:.3f}"}
+        sandbox_id = await provider.create(SandboxSpec(tags=tags, lifetime=60))
+        if (await provider.get(sandbox_id)).expires_at is not None:
+            break
+        await provider.delete(sandbox_id)
+    await provider.renew(sandbox_id, 600)
     await anyio.sleep(expires - time.time() + 0.5)  # until that moment has passed
     [info] = await listed(provider, tag)
     assert info.expires_at is None

@@ -28,7 +28,7 @@ LOOK = r"""
 import json, os, socket
 heard = []
 with socket.create_server(("127.0.0.1", 0)) as server:
-    with socket.create_connection(("localhost", server.getsockname()[1]), 5) as client:
+    with socket.create_connection(("localhost", server.getsockname()[1]), 60) as client:
         heard.append(server.accept()[1][0])
 try:
     with open("/etc/hosts", "a") as hosts:

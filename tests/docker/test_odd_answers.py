@@ -58,7 +58,7 @@ async def meets(tag: str, where: str, fault: Fault) -> SandboxError:
         assert proxy.faults
         proxy.plan = None
         await provider.aclose()
-        await until_gone(provider, tag, 10)
+        await until_gone(provider, tag)
         await provider.aclose()
     return caught.value
 

@@ -20,6 +20,8 @@ from tests.docker.conftest import SOCKET, listed, until_gone
 from tests.faults import Drop, Fault, FaultProxy, Request, Stall
 
 WITHIN = 10.0
+BUSY = 18.0
+"""Seconds, beside other tests, in which silence is known: sooner than on a stream that may fall silent by itself."""
 
 
 @pytest.fixture
@@ -42,13 +44,13 @@ def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
     assert sandbox.id is not None
     with Session(provider="docker") as session:
         docker("pause", sandbox)
-        end = time.monotonic() + WITHIN
+        end = time.monotonic() + BUSY
         calls: list[Operation[Any]] = [
             sandbox.read_file("/etc/passwd"),
             sandbox.write_file("/tmp/x", b"x" * 3_000_000),
             sandbox.list_dir("/"),
         ]
-        again = session.from_id(sandbox.id).result(WITHIN)
+        again = session.from_id(sandbox.id).result(BUSY)
         other = again.exec(["true"])
         for call in calls:
             with pytest.raises(ProviderUnavailableError):
@@ -106,16 +108,16 @@ async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
             finally:
                 await provider.delete(sandbox_id)
 
-        # A create that fails deletes what it made: two calls, each within its time.
+        # A create that fails deletes what it made: two calls, each within its time, which is a minute elsewhere.
         with (
-            anyio.fail_after(3 * 2.0 + 2.0),
+            anyio.fail_after(30),
             pytest.raises(ProviderUnavailableError, match="in time"),
         ):
             await one_life()
         proxy.plan = None
         # Whatever the daemon did not do then, it does now.
         await provider.aclose()
-        await until_gone(provider, tag, WITHIN)
+        await until_gone(provider, tag)
         await provider.aclose()
 
 
@@ -155,10 +157,10 @@ async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
         async def output(stream: StreamName, chunk: bytes) -> None:
             proxy.stall()
 
-        command = Command(("sh", "-c", "echo running; sleep 20"))
-        with anyio.fail_after(WITHIN), pytest.raises(OutcomeUnknownError):
+        command = Command(("sh", "-c", "echo running; sleep 600"))
+        with anyio.fail_after(BUSY), pytest.raises(OutcomeUnknownError):
             await provider.exec(sandbox_id, command, output)
-        with anyio.fail_after(WITHIN), pytest.raises(ProviderUnavailableError):
+        with anyio.fail_after(BUSY), pytest.raises(ProviderUnavailableError):
             await provider.delete(sandbox_id)
         proxy.resume()
         await provider.delete(sandbox_id)

@@ -143,7 +143,7 @@ async def test_closing_the_stream_ends_the_process(control: Daemon, container: s
     await stream.send(b"x")
     assert await stream.receive() == b"x"
     await stream.aclose()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         status = await control.call(lambda api: api.wait(container), what="wait")
     assert status["StatusCode"] == 0
 

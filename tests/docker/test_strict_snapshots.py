@@ -1,5 +1,6 @@
 """Snapshots of strict containers, whose folders are in memory: what fits, what is refused, what a kill leaves."""
 
+import secrets
 import subprocess
 import sys
 import time
@@ -12,6 +13,14 @@ from sandboxkit.providers.docker import DockerProvider, _memory_folders
 from tests.docker_here import TEST_IMAGE
 
 PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def label(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The label of this test's own keepers: other processes take snapshots at the same time."""
+    found = f"sandboxkit.keeper-{secrets.token_hex(8)}"
+    monkeypatch.setattr(_memory_folders, "_LABEL", found)
+    return found
 
 
 @pytest.fixture
@@ -35,7 +44,7 @@ def containers(*filters: str) -> list[str]:
 
 
 def keepers() -> list[str]:
-    return containers("label=sandboxkit.keeper")
+    return containers(f"label={_memory_folders._LABEL}")
 
 
 def test_its_size_is_that_of_the_archive_however_long_the_chain(session: Session) -> None:
@@ -109,10 +118,10 @@ def test_an_image_without_a_program_is_refused_and_the_sandbox_goes_on(
 
 
 def test_what_a_killed_process_left_is_removed_by_the_next_listing(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: Session, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    label = ["--label", "sandboxkit.keeper=1"]
-    subprocess.run(["docker", "create", *label, TEST_IMAGE], check=True, capture_output=True)
+    create = ["docker", "create", "--label", f"{label}=1", TEST_IMAGE]
+    subprocess.run(create, check=True, capture_output=True)
     Operation(_listed(session)).result(PATIENCE)
     assert len(keepers()) == 1  # it may be of a process that lives
     monkeypatch.setattr(_memory_folders, "_STALE", 0.5)
@@ -131,7 +140,10 @@ async def _listed(session: Session) -> None:
 
 
 _TAKER = """
+import sys
 from sandboxkit import Session
+from sandboxkit.providers.docker import _memory_folders
+_memory_folders._LABEL = sys.argv[1]
 with Session("docker", profile="strict", tags={"test": "strict"}) as session:
     sandbox = session.sandbox(disk_mb=400)
     sandbox.exec(["dd", "if=/dev/urandom", "of=/workspace/file", "bs=1M", "count=150"], check=True).result()
@@ -141,9 +153,9 @@ with Session("docker", profile="strict", tags={"test": "strict"}) as session:
 
 
 def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: Session, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taker = subprocess.Popen([sys.executable, "-c", _TAKER], stderr=subprocess.DEVNULL)
+    taker = subprocess.Popen([sys.executable, "-c", _TAKER, label], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE
         while not (paused := containers("label=test=strict", "status=paused")):
