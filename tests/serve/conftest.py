@@ -1,10 +1,13 @@
 """A replica in this process behind real HTTP, with any provider."""
 
 import contextlib
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -37,6 +40,19 @@ def replica(**config: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextlib.contextmanager
+def asking(url: str, body: object) -> Iterator[None]:
+    """Make a request, and leave at the end of the context without its response."""
+    parts, data = urlsplit(url), json.dumps(body).encode()
+    head = (
+        f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
+        connection.sendall(head.encode() + data)
+        yield
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ class Waiting:
 
         def work() -> None:
             answer = httpx.post(
-                f"{self._url}/v1/grade", json=body, headers=bearer(token), timeout=30
+                f"{self._url}/v1/grade", json=body, headers=bearer(token), timeout=120
             )
             self.statuses.append(answer.status_code)
 

@@ -7,7 +7,8 @@ import time
 import httpx
 import pytest
 
-from tests.serve.conftest import Serve
+from sandboxkit.testing.conformance._base import until
+from tests.serve.conftest import Serve, asking
 from tests.serve.graders import Held, Mortal, NeedsSandbox
 
 TASK = {"test_list": ["assert double(2) == 4"]}
@@ -94,19 +95,19 @@ def test_no_submission_becomes_0_when_the_backend_dies(serve: Serve, http: httpx
     assert score.headers["retry-after"]
 
 
-def test_a_client_that_leaves_cancels_its_work(serve: Serve) -> None:
+def test_a_client_that_leaves_cancels_its_work(serve: Serve, http: httpx.Client) -> None:
     grader = Held()
     url = serve(provider=Mortal(), grader=grader)
     body = {"task": {}, "submissions": ["right"] * 3}
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{url}/v1/grade", json=body, timeout=0.5)
-    for _ in range(500):
-        if grader.cancelled == 3:
-            break
-        time.sleep(0.01)
-    assert grader.cancelled == grader.begun == 3
-    page = httpx.get(f"{url}/metrics").text
-    assert "sandboxkit_admitted 0.0" in page
+    with asking(f"{url}/v1/grade", body):
+        until(lambda: grader.begun == 3, "its work has begun", 60)
+    until(lambda: grader.cancelled == 3, "its work is cancelled", 60)
+    assert grader.begun == 3
+    until(
+        lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text,
+        "no work is admitted any more",
+        60,
+    )
 
 
 def test_a_repeated_request_with_the_same_key_is_graded_once(
@@ -119,7 +120,7 @@ def test_a_repeated_request_with_the_same_key_is_graded_once(
     answers: list[httpx.Response] = []
 
     def ask() -> None:
-        answers.append(httpx.post(f"{url}/v1/grade", json=body, headers=keys, timeout=30))
+        answers.append(httpx.post(f"{url}/v1/grade", json=body, headers=keys, timeout=120))
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:

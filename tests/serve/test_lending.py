@@ -91,10 +91,17 @@ def test_a_bad_address_is_refused_before_anything_happens(url: str, message: str
     assert "secret" not in str(caught.value)
 
 
+@contextlib.contextmanager
+def _silent_port() -> Iterator[int]:
+    """Hold a port on which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
 def test_nobody_there_is_no_fault_of_the_caller() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     with (
+        _silent_port() as port,
         Session(f"http://127.0.0.1:{port}") as session,
         pytest.raises(ProviderUnavailableError, match="SANDBOXKIT_SERVICE_URL"),
     ):
@@ -143,14 +150,14 @@ def test_a_lifetime_beyond_the_service_s_is_refused(serve: Serve) -> None:
             session.sandbox(lifetime=101).start().result(DEADLINE)
 
 
-def test_a_backend_without_an_agent_lends_none(serve: Serve) -> None:
+def test_a_backend_without_an_agent_lends_none(serve: Serve, http: httpx.Client) -> None:
     url = serve(provider=Mortal(), pool=0)
     with (
         Session(url) as session,
         pytest.raises(ConfigurationError, match="no agent"),
     ):
         session.sandbox().start().result(DEADLINE)
-    assert httpx.get(f"{url}/v1/sandboxes").json() == []
+    assert http.get(f"{url}/v1/sandboxes").json() == []
 
 
 _CLIENT = """
@@ -166,7 +173,7 @@ with Session(sys.argv[1]) as session:
 
 def test_a_killed_client_leaves_nothing(serve: Serve) -> None:
     tag = f"lending:{token()}"
-    url = serve(provider="local", pool=0, lease=3, tags=(tag,))
+    url = serve(provider="local", pool=0, lease=5, tags=(tag,))
     command = [sys.executable, "-c", _CLIENT, url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -189,7 +196,7 @@ def test_an_idle_owner_keeps_its_sandbox(serve: Serve) -> None:
     url = serve(provider="local", pool=0, lease=5)
     with Session(url) as session:
         sandbox = session.sandbox().start().result(DEADLINE)
-        time.sleep(8)  # beyond the lease
+        time.sleep(7)  # beyond the lease, which is looked at each second
         assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
 
 

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from sandboxkit.integrations.rewards.programs import LANGUAGES
+from sandboxkit.testing.conformance._base import until
 from tests.serve.conftest import Serve
 from tests.serve.graders import Hanging, Mortal
 
@@ -195,7 +196,11 @@ def test_a_program_that_never_gets_a_sandbox_is_no_failed_program(
     run = http.post(f"{url}/v1/run", json={"code": "1", "timeout": 0.5})
     assert run.status_code == 503
     assert "not run within deadline=1 s" in run.text
-    assert "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text
+    until(
+        lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text,
+        "no work is admitted any more",
+        60,
+    )
 
 
 def test_a_timeout_that_the_deadline_would_cut_is_refused(serve: Serve, http: httpx.Client) -> None:
