@@ -18,6 +18,7 @@ import pytest
 
 _COMMAND = (sys.executable, "-m", "sandboxkit")
 _SECONDS = 120.0
+_END = b"<the end of the screen>"
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -108,6 +109,11 @@ class Terminal:
         code = self.process.wait(timeout=1)
         while self.read(0):
             pass
+        # The kernel passes output on later than it is written, but in its order.
+        os.write(self._slave, _END)
+        while _END not in self.screen:
+            assert self.read(deadline - time.monotonic()), self.screen
+        self.screen = self.screen.replace(_END, b"")
         return code
 
     def restored(self) -> bool:

@@ -25,7 +25,7 @@ def test_the_demo_succeeds_on_local(cli: Cli) -> None:
 
 
 def test_the_demo_reports_figures_for_programs(cli: Cli) -> None:
-    result = cli("demo", "--limit", "3", "--json")
+    result = cli("demo", "--limit", "3", "--timeout", "60s", "--json")
     figures = json.loads(result.stdout)
     assert result.returncode == 0
     assert figures["reference"] == {"passed": 3, "failed": 0, "timed_out": 0, "infra_error": 0}

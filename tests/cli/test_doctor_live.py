@@ -102,11 +102,11 @@ def test_interrupted_it_deletes_its_sandbox(provider: str, number: int, cli: Cli
         env=environment(),
         text=True,
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not cli("ls", "-p", provider, "-q", "--tag", tag).stdout:
         assert time.monotonic() < deadline, "it created nothing"
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + number, err
     assert "CHECK" in out
     assert cli("ls", "-p", provider, "-q", "--tag", tag).stdout == ""

@@ -11,6 +11,9 @@ from sandboxkit.ledger._store import RowKey
 from tests.cli.conftest import Cli
 
 HOUR, GIB = 3600.0, 1 << 30
+TODAY, YESTERDAY = (
+    time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400 * ago)) for ago in (0, 1)
+)
 
 
 @pytest.fixture
@@ -22,13 +25,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerFile:
         2, 4 * HOUR, 1 * HOUR, 4 * HOUR, 2 * GIB * HOUR, 2 * HOUR, GIB, 3 * GIB, 4 * HOUR
     )
     untold = Amounts(1, 2 * HOUR, 0.5 * HOUR, 2 * HOUR)
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    yesterday = time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400))
     ledger.add(
         {
-            RowKey(today, "local", '{"run": "42"}'): whole,
-            RowKey(yesterday, "local", '{"run": "43"}'): whole,
-            RowKey(today, "modal", '{"run": "42"}'): untold,
+            RowKey(TODAY, "local", '{"run": "42"}'): whole,
+            RowKey(YESTERDAY, "local", '{"run": "43"}'): whole,
+            RowKey(TODAY, "modal", '{"run": "42"}'): untold,
         },
         seconds=5,
     )
@@ -61,9 +62,8 @@ def test_a_line_for_each_tag_and_day(ledger: LedgerFile, cli: Cli) -> None:
         ["43", "local", "2", "4.0 h"],
     ]
     assert len(cells(cli("usage", "--by", "day").stdout)) == 3
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    (line,) = json.loads(cli("usage", "--by", "day", "--since", today, "--json").stdout)
-    assert (line["day"], line["starts"]) == (today, 3)
+    (line,) = json.loads(cli("usage", "--by", "day", "--since", TODAY, "--json").stdout)
+    assert (line["day"], line["starts"]) == (TODAY, 3)
 
 
 def test_selected_by_tag_and_provider(ledger: LedgerFile, cli: Cli) -> None:
@@ -121,9 +121,8 @@ def test_prices_that_are_wrong_are_refused(
 
 
 def test_earlier_days_are_removed_on_request(ledger: LedgerFile, cli: Cli) -> None:
-    today = time.strftime("%Y-%m-%d", time.gmtime())
-    assert cli("usage", "--prune", today).stdout == ""
-    assert {entry.day for entry in ledger.entries({})} == {today}
+    assert cli("usage", "--prune", TODAY).stdout == ""
+    assert {entry.day for entry in ledger.entries({})} == {TODAY}
 
 
 def test_nothing_used_prints_nothing(cli: Cli, tmp_path: Path) -> None:

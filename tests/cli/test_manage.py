@@ -213,7 +213,7 @@ def test_top_shows_the_processes_that_wait_for_room_and_why(
 
 def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:
     started = cli(
-        "run", "-d", "--lifetime", "60s", "--tag", tag, "sh", "-c", "echo from-main; sleep 60"
+        "run", "-d", "--lifetime", "5m", "--tag", tag, "sh", "-c", "echo from-main; sleep 300"
     )
     sandbox_id = started.stdout.strip()
     shown = ""
@@ -229,7 +229,7 @@ def test_logs_shows_the_main_command(cli: Cli, tag: str) -> None:
 def test_logs_follows_the_main_command_to_its_end(cli: Cli, tag: str) -> None:
     script = "echo one; echo two; until [ -e go ]; do sleep 0.1; done; echo three"
     sandbox_id = cli(
-        "run", "-d", "--lifetime", "3m", "--tag", tag, "sh", "-c", script
+        "run", "-d", "--lifetime", "5m", "--tag", tag, "sh", "-c", script
     ).stdout.strip()
     try:
         with following("logs", "--follow", sandbox_id) as process:

@@ -29,7 +29,7 @@ def test_output_in_a_pipe_is_exact_bytes(cli: Cli) -> None:
         capture_output=True,
         check=False,
         env=environment(),
-        timeout=60,
+        timeout=120,
     )
     assert result.stdout == bytes(range(256))
 
@@ -40,8 +40,11 @@ def test_large_output_arrives_complete(cli: Cli) -> None:
 
 
 def test_a_timeout_ends_the_command_with_124(cli: Cli) -> None:
-    result = cli("run", "--timeout", "1s", "sh", "-c", "echo before; sleep 60")
-    assert result.returncode == 124
+    for seconds in (1, 5, 25):  # a busy machine may not even print in the first
+        result = cli("run", "--timeout", f"{seconds}s", "sh", "-c", "echo before; sleep 60")
+        assert result.returncode == 124
+        if result.stdout:
+            break
     assert result.stdout == "before\n"
     assert "timeout" in result.stderr
 
@@ -85,7 +88,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(cli: Cli) -> None:
         check=False,
         text=True,
         env=environment(),
-        timeout=60,
+        timeout=120,
     )
     assert (result.stdout, result.stderr) == ("y\n", "")
 
@@ -102,7 +105,7 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, cli: Cli, tag
     assert process.stderr is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
-    assert process.wait(timeout=20) == 128 + number
+    assert process.wait(timeout=120) == 128 + number
     assert process.stderr.read() == b""
     process.stdout.close()
     process.stderr.close()
@@ -136,7 +139,7 @@ def test_an_interrupted_exec_kills_its_command_and_keeps_the_sandbox(
             detached,
             "sh",
             "-c",
-            "echo $$ > pid; echo up; sleep 61",
+            "echo $$ > pid; echo up; sleep 600",
         ],
         stdout=subprocess.PIPE,
         env=environment(),
@@ -144,12 +147,10 @@ def test_an_interrupted_exec_kills_its_command_and_keeps_the_sandbox(
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=120) == 130
     process.stdout.close()
-    alive = cli(
-        "exec", detached, "sh", "-c", "kill -0 $(cat pid) 2>/dev/null && echo alive || echo dead"
-    )
-    assert alive.stdout == "dead\n"
+    script = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done; echo dead"
+    assert cli("exec", "--timeout", "60s", detached, "sh", "-c", script).stdout == "dead\n"
 
 
 def test_a_killed_client_takes_its_sandbox_with_it(cli: Cli, tag: str) -> None:

@@ -12,7 +12,8 @@ def test_a_shell_has_our_size_follows_it_and_returns_its_status(terminal: Open) 
     window.type("stty size\n")
     window.expect("31 97")
     window.resize(40, 120)
-    window.type("sleep 0.2; stty size\n")
+    # The new size may come later than what is typed.
+    window.type('until [ "$(stty size)" = "40 $((119 + 1))" ]; do sleep 0.1; done; stty size\n')
     window.expect("40 120")
     window.type("exit 7\n")
     assert window.exit_code() == 7
