@@ -200,12 +200,15 @@ async def test_the_plain_loop_runs_a_policy_in_a_pool(
     session: Session, tasks: dict[str, Task]
 ) -> None:
     live = most = 0
+    two = asyncio.Barrier(2)
 
     async def policy(messages: Sequence[dict[str, Any]], tools: object) -> dict[str, Any]:
         nonlocal live, most
         assert len(tools) == 3  # type: ignore[arg-type]  # a tuple of schemas
         if len(messages) > 1:
             return {"role": "assistant", "content": "done"}
+        async with asyncio.timeout(120):
+            await two.wait()
         call = {"name": "bash", "arguments": '{"command": "echo right > answer"}'}
         return {"role": "assistant", "tool_calls": [{"id": "1", "function": call}]}
 

@@ -14,7 +14,13 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["fake", "local"])
-async def session(request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+async def session(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Session]:
+    """With a state folder of its own, which has no other test's snapshots."""
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
     provider = FakeProvider() if request.param == "fake" else request.param
     async with Session(provider) as session:
         yield session
