@@ -1,5 +1,6 @@
 """A real notebook kernel: interrupting a cell kills its command, and values show themselves."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -10,16 +11,22 @@ import pytest
 pytest.importorskip("ipykernel")
 jupyter_client = pytest.importorskip("jupyter_client")
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 OPENING = """
-import sys, threading, traceback
+import sys, threading, time, traceback
 from sandboxkit import Session
 session = Session("local", tags="book:<b>1</b>")
 sandbox = session.sandbox()
 SLEEPS = ["sh", "-c", "echo started; exec sleep 98766"]
 
 def names():
-    return sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm"]).result(30).stdout.split()
+    return sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm"]).result(60).stdout.split()
+
+def is_killed():
+    end = time.monotonic() + 60
+    while "sleep" in names() and time.monotonic() < end:
+        time.sleep(0.05)
+    return "sleep" not in names() and process.cancelled()
 
 def says_when_it_waits():
     def look():
@@ -92,7 +99,7 @@ def book() -> Iterator[Book]:
         opened = Book(manager, client)
         assert opened.run(OPENING).error is None
         yield opened
-        assert opened.run("session.close().result(30)").error is None
+        assert opened.run("session.close().result(60)").error is None
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -116,7 +123,7 @@ def test_interrupting_a_cell_kills_its_command(book: Book, waiting: str) -> None
         interrupt_at="waiting",
     )
     assert cell.error in ("KeyboardInterrupt", "CancelledError")
-    assert book.value("'sleep' in names(), process.cancelled()") == "(False, True)"
+    assert book.value("is_killed()") == "True"
 
 
 def test_a_time_limit_of_the_caller_leaves_the_command_running(book: Book) -> None:
@@ -128,7 +135,7 @@ def test_a_time_limit_of_the_caller_leaves_the_command_running(book: Book) -> No
     assert cell.error == "TimeoutError"
     assert book.value("'sleep' in names(), process.done()") == "(True, False)"
     assert "running" in book.run("process").shown["text/html"]
-    assert book.value("process.kill(); process.result(30).returncode") == "137"
+    assert book.value("process.kill(); process.result(60).returncode") == "137"
 
 
 class Tags(HTMLParser):
@@ -162,7 +169,7 @@ def looked_at(cell: Cell) -> str:
 def test_a_result_shows_its_status_and_its_output_escaped_and_bounded(book: Book) -> None:
     cell = book.run(
         "sandbox.exec(['sh', '-c', '''echo '<script>alert(1)</script>'; seq 100000;"
-        " printf '\\\\033[31mred\\\\033[0m' >&2; exit 3''']).result(30)"
+        " printf '\\\\033[31mred\\\\033[0m' >&2; exit 3''']).result(60)"
     )
     output = looked_at(cell)
     assert "status 3" in output
@@ -178,16 +185,16 @@ def test_a_sandbox_shows_its_state_its_tags_and_the_time_left(book: Book) -> Non
     assert "running" in output
     assert "book:<b>1</b>" in output
     assert "sandboxkit." not in output
-    assert "59 min" in output
+    assert re.search(r"5\d min", output), output
     assert book.value("sandbox.id").strip("'") in output
-    assert "running" in looked_at(book.run("session.list().result(30)[0]"))
+    assert "running" in looked_at(book.run("session.list(tags='book:<b>1</b>').result(60)[0]"))
     assert "not started" in looked_at(book.run("other = session.sandbox(); other"))
-    assert "stopped" in looked_at(book.run("other.stop().result(30); other"))
+    assert "stopped" in looked_at(book.run("other.stop().result(60); other"))
 
 
 def test_operations_and_verdicts_show_how_they_ended(book: Book) -> None:
-    assert "status 0" in looked_at(book.run("done = sandbox.exec(['true']); done.result(30); done"))
-    failed = book.run("lost = sandbox.read_file('/<i>'); lost.exception(30); lost")
+    assert "status 0" in looked_at(book.run("done = sandbox.exec(['true']); done.result(60); done"))
+    failed = book.run("lost = sandbox.read_file('/<i>'); lost.exception(60); lost")
     assert "SandboxFileNotFoundError" in looked_at(failed)
     verdict = "from sandboxkit.integrations.rewards import Outcome, Verdict\n"
     graded = book.run(f"{verdict}Verdict(Outcome.FAILED, 0.5, detail='<i>no</i>')")

@@ -13,7 +13,7 @@ from sandboxkit import Sandbox
 from tests.docker_here import require_docker
 from tests.mcp.conftest import COMMAND, by_hand, call, send
 
-_SECONDS = 30.0
+_SECONDS = 120.0
 
 CLIENT = """
 import os, sys, anyio

@@ -41,7 +41,9 @@ async def test_a_client_runs_commands_and_works_on_files_until_it_goes(tag: str)
             *("10", "b.txt"),
         ]
         assert len(await Sandbox.list(tag, provider="local")) == 1
-    assert await Sandbox.list(tag, provider="local") == []
+    with anyio.fail_after(60):  # the client kills a server that is slow to end
+        while await Sandbox.list(tag, provider="local"):
+            await anyio.sleep(0.1)
 
 
 async def test_answers_are_bounded_and_mistakes_say_what_is_wrong() -> None:
@@ -58,8 +60,11 @@ async def test_answers_are_bounded_and_mistakes_say_what_is_wrong() -> None:
         page = await told("read_file", path="/tmp/lines", first_line=3)
         assert page.startswith("3\n4\n")
         assert page.endswith("2002\n[lines 3 to 2002 of 20000; read on with first_line=2003]")
-        late = await told("exec", command="echo begun; sleep 60", timeout=0.5)
-        assert late == "begun\n[killed: it ran past its timeout of 0.5 s]"
+        for seconds in (0.5, 5, 25):  # a busy machine may not even print in the first
+            late = await told("exec", command="echo begun; sleep 60", timeout=seconds)
+            if late.startswith("begun"):
+                break
+        assert late == f"begun\n[killed: it ran past its timeout of {seconds:g} s]"
         assert "no such" in await told("exec", command="true", cwd="/nowhere")
         assert "no such" in await told("read_file", path="/nowhere")
         assert "20000 lines" in await told("read_file", path="/tmp/lines", first_line=30_000)

@@ -39,7 +39,7 @@ def session() -> Iterator[Session]:
     """The local provider; the executor of a test must have deleted its sandbox by the end."""
     with Session("local", env={"PIP_RETRIES": "0"}) as session:
         yield session
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while living(session):
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -3,6 +3,7 @@
 import re
 import signal
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -81,7 +82,12 @@ def test_a_run_has_state_tools_errors_and_a_final_answer(provider: str) -> None:
 def test_a_step_that_takes_too_long_is_told_and_keeps_its_variables(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_executor, "_GRACE_SECONDS", 1.0)
+    def limit(number: int) -> None:
+        """Give only the steps that go on too little time."""
+        seconds = {0: (2.5, 60.0), 2: (0.5, 0.5)}.get(number, (60.0, 60.0))
+        executor._timeout, grace = seconds
+        monkeypatch.setattr(_executor, "_GRACE_SECONDS", grace)
+
     stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     model = ScriptedModel(
         "print('begun')\nx = plus(1, 1)\nimport time\ntime.sleep(600)",
@@ -89,11 +95,12 @@ def test_a_step_that_takes_too_long_is_told_and_keeps_its_variables(
         stubborn,
         "x",
         "final_answer(plus(y, 1))",
+        before=limit,
     )
-    executor = SandboxkitExecutor(session, timeout=1)
+    executor = SandboxkitExecutor(session)
     with agent(executor, model, tools=[plus]) as coder:
         assert coder.run("Go.", additional_args={"y": 2}) == 3
-    assert "ran longer than 1 seconds and was interrupted" in model.seen[1]
+    assert "ran longer than 2.5 seconds and was interrupted" in model.seen[1]
     assert "Last output from code snippet:\n2" in model.seen[2]
     assert "so its Python process was killed" in model.seen[3]
     assert "All variables, functions and imports of earlier steps are gone" in model.seen[3]
@@ -122,9 +129,16 @@ def test_ctrl_c_ends_the_step_and_the_next_has_the_tools_and_variables(session: 
         executor.send_variables({"given": 41})
         executor.send_tools({"plus": plus})
         main = threading.get_ident()
-        threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+        def interrupt() -> None:
+            look = ["sh", "-c", "test -e /tmp/sleeps"]
+            while executor.sandbox.exec(look).result().returncode:
+                time.sleep(0.05)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
-            executor("import time; time.sleep(600)")
+            executor("import time; open('/tmp/sleeps', 'w'); time.sleep(600)")
         assert executor("plus(given, 1)").output == 42
         # The same kernel, which a process of its own holds.
         assert executor.sandbox.exec(["pgrep", "-c", "python3"]).result().stdout == "2\n"

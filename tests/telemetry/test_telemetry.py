@@ -29,7 +29,7 @@ from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-_SECONDS = 60.0
+_SECONDS = 120.0
 Point = tuple[dict[str, object], float]
 
 
@@ -184,8 +184,12 @@ def test_metrics_count_starts_ends_and_what_is_alive(collector: Collector) -> No
 
 def test_an_end_has_its_reason(collector: Collector) -> None:
     collector.enable()
-    with Session("local", lifetime=0.5) as session, pytest.raises(SandboxTerminatedError):
-        session.sandbox().exec(["sleep", "60"]).result(_SECONDS)
+    with Session("local") as session:
+        sandbox = session.sandbox().start().result(_SECONDS)
+        process = sandbox.exec(["sleep", "600"])
+        sandbox.renew(0.5).result(_SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            process.result(_SECONDS)
     (end,) = collector.metrics()["sandboxkit.sandbox.ends"]
     assert end == ({"sandboxkit.provider": "local", "sandboxkit.reason": "ended"}, 1)
 
