@@ -95,7 +95,10 @@ class SandboxMeter:
 
     async def _reading(self, *, last: bool) -> Usage | None:
         if self._late is not None and not self._late.done():
-            return None
+            if last:  # what was used since the reading before it would be lost
+                await asyncio.wait([self._late], timeout=_READ_SECONDS)
+            if not self._late.done():
+                return None
         # A late reading goes on: cancelling a request makes the client wait for the agent's confirmation.
         self._late = reading = asyncio.create_task(self._provider.metered(self._id, last=last))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,5 +1,6 @@
 """The ledger has what many processes used, whatever happens to them or to its file."""
 
+import asyncio
 import json
 import logging
 import os
@@ -157,6 +158,32 @@ def test_a_frozen_agent_delays_a_deletion_by_a_second(
         sandbox.stop().result(20)
         provider.thawed.set()
     assert used().sandbox_seconds > 0.5
+
+
+class SlowProvider(FakeProvider):
+    """A FakeProvider whose first reading takes a while; sandboxes use more until the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.allowed = asyncio.Event(), asyncio.Event()
+
+    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
+        self.begun.set()
+        await self.allowed.wait()
+        return Usage(3.0 if last else 1.0, None, None, None)
+
+
+@pytest.mark.anyio
+async def test_a_deletion_during_a_reading_charges_what_was_used_since() -> None:
+    provider, charged = SlowProvider(), list[Amounts]()
+    meter = _meter.SandboxMeter(provider, "one", charged.append, lambda _: None)
+    reading = asyncio.create_task(meter.read())
+    await provider.begun.wait()
+    ending = asyncio.create_task(meter.end())
+    await asyncio.sleep(0)  # it waits for the reading
+    provider.allowed.set()
+    await asyncio.gather(reading, ending)
+    assert sum(each.processor_seconds for each in charged) == 3.0
 
 
 def test_a_start_that_fails_after_the_creation_is_charged_its_time(used: Totals) -> None:
