@@ -168,16 +168,18 @@ def test_a_host_without_room_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "outcome"),
+    ("command", "timeout", "outcome"),
     [
-        (["sleep", "60"], Outcome.TIMEOUT),
-        (["false"], Outcome.FAILED),
-        (["sh", "-c", "kill -9 $$"], Outcome.FAILED),
+        (["sleep", "60"], 0.5, Outcome.TIMEOUT),
+        (["false"], 60, Outcome.FAILED),
+        (["sh", "-c", "kill -9 $$"], 60, Outcome.FAILED),
     ],
 )
-def test_the_end_of_a_checked_command_is_scored(command: list[str], outcome: Outcome) -> None:
+def test_the_end_of_a_checked_command_is_scored(
+    command: list[str], timeout: float, outcome: Outcome
+) -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
-        await sandbox.exec(command, check=True, timeout=0.5)
+        await sandbox.exec(command, check=True, timeout=timeout)
         raise AssertionError("unreachable")
 
     verdict = left("touch left", grade)

@@ -82,13 +82,17 @@ GAME: dict[str, Any] = {
     "cases": [{"stdin": "7\n"}, {"stdin": "999\n"}, {"stdin": "500\n"}],
     "interactor": INTERACTOR,
 }
+SILENT = {
+    "says nothing": ("input()", Outcome.TIMEOUT, 0),
+    "does not flush": ("import os\nprint('? 1')\nos.read(0, 9)", Outcome.TIMEOUT, 0),
+    "sleeps at the end": (SEARCH + "\nimport time; time.sleep(99)", Outcome.TIMEOUT, 0),
+}
+"""What only the limit of the whole dialogue ends, which for the others is far away."""
 PLAYED = {
     "searches": (SEARCH, Outcome.PASSED, 1),
     "guesses": ("print('! 7', flush=True)", Outcome.FAILED, 0),
     "asks too much": ("while True: print('? 1', flush=True); input()", Outcome.FAILED, 0),
     "speaks nonsense": ("print('hello', flush=True)\ninput()", Outcome.FAILED, 0),
-    "says nothing": ("input()", Outcome.TIMEOUT, 0),
-    "does not flush": ("import os\nprint('? 1')\nos.read(0, 9)", Outcome.TIMEOUT, 0),
     "ends early": ("", Outcome.FAILED, 0),
     "crashes": (
         "import os; print('? 1', flush=True); input(); os.abort()",
@@ -96,7 +100,6 @@ PLAYED = {
         0,
     ),
     "does not end": (SEARCH + "\nwhile True: pass", Outcome.TIMEOUT, 0),
-    "sleeps at the end": (SEARCH + "\nimport time; time.sleep(99)", Outcome.TIMEOUT, 0),
     "fails at the end": (SEARCH + "\nraise SystemExit(1)", Outcome.RUNTIME_ERROR, 0),
     "floods": ("print('? ' * (1 << 20), end='', flush=True)\ninput()", Outcome.TRUNCATED, 0),
     "breaks the interactor": ("print('? crash', flush=True); input()", Outcome.FAILED, 0),
@@ -104,13 +107,16 @@ PLAYED = {
 }
 
 
-def test_an_interactor_decides(provider: str) -> None:
+@pytest.mark.parametrize(("played", "wall"), [(PLAYED, 60), (SILENT, 4)], ids=["all", "silent"])
+def test_an_interactor_decides(
+    provider: str, played: dict[str, tuple[str, Outcome, float | None]], wall: float
+) -> None:
     options = options_for(provider, "python")
-    grader = Program("python", limits=Limits(timeout=2, wall=4, memory_mb=512))
-    todo = [(name, code, GAME) for name, (code, *_) in PLAYED.items()]
+    grader = Program("python", limits=Limits(timeout=2, wall=wall, memory_mb=512))
+    todo = [(name, code, GAME) for name, (code, *_) in played.items()]
     verdicts = grade_all(provider, grader, todo, **options)
     found = {name: (verdict.outcome, verdict.reward) for name, verdict in verdicts.items()}
-    assert found == {name: tuple(rest) for name, (_, *rest) in PLAYED.items()}, verdicts
+    assert found == {name: tuple(rest) for name, (_, *rest) in played.items()}, verdicts
 
 
 def test_a_missing_interpreter_is_not_the_submissions_fault_in_a_dialogue() -> None:
