@@ -128,7 +128,7 @@ def groups_of(folder: Path) -> list[Path]:
     return [Path(group) for group in meta["cgroups"]]
 
 
-async def until_gone(paths: list[Path], within: float = 5.0) -> None:
+async def until_gone(paths: list[Path], within: float = 60.0) -> None:
     """Wait for other processes to remove these."""
     with anyio.fail_after(within):
         while any(path.exists() for path in paths):  # another process's doing

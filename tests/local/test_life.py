@@ -103,10 +103,17 @@ async def test_workdir_is_made(provider: LocalProvider) -> None:
 async def test_lifetime_ends_the_sandbox_and_its_remains_go(
     provider: LocalProvider, state: Path
 ) -> None:
-    box = await make(provider, lifetime=0.5)
+    box, run = await make(provider, lifetime=60.0), Run()
     gone = [state / box.id, *groups_of(state / box.id)]
-    with pytest.raises(SandboxTerminatedError, match="lifetime"):
-        await box.run("sleep", "600")
+    async with anyio.create_task_group() as group:
+
+        async def shorten() -> None:
+            await run.heard.wait()
+            await provider.renew(box.id, 0.1)
+
+        group.start_soon(shorten)
+        with pytest.raises(SandboxTerminatedError, match="lifetime"):
+            await box.run("sh", "-c", "echo; sleep 600", run=run)
     await until_gone(gone)
 
 
@@ -174,7 +181,7 @@ while True:
         await anyio.sleep(milliseconds / 1000)  # a moment within a create, not a wait for one
         other.send_signal(signal.SIGKILL)
         other.communicate()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while [info async for info in provider.list({})]:
                 await anyio.sleep(0.01)
         assert os.listdir(state) == []
@@ -205,7 +212,7 @@ async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, st
     )
     out, _ = await anyio.to_thread.run_sync(other.communicate)
     processes = processes_of(state / out.strip())
-    await until_gone(processes, within=10)
+    await until_gone(processes)
     assert [info async for info in provider.list({})] == []
     assert os.listdir(state) == []
 
@@ -244,7 +251,9 @@ async def test_no_descriptors_are_left_open(provider: LocalProvider) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         await round_trip()
-    assert len(os.listdir("/proc/self/fd")) == before
+    with anyio.fail_after(60):  # some are closed a moment later
+        while len(os.listdir("/proc/self/fd")) > before:
+            await anyio.sleep(0.01)
 
 
 async def test_a_pid_that_was_used_again_is_not_alive() -> None:

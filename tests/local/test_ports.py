@@ -7,7 +7,7 @@ import pytest
 from sandboxkit import Session
 from sandboxkit.testing.conformance.ports import _ECHO
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def test_a_reset_of_a_pooled_sandbox_closes_its_ports() -> None:

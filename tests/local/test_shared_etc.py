@@ -11,11 +11,13 @@ from sandboxkit import Session
 from sandboxkit.providers.local import _layout
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can put files into /etc")
-FOLDER = Path("/etc/java-0-sandboxkit")
+FOLDER = Path(f"/etc/sandboxkit-test-{os.getpid()}")
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder like those of packages, of which only this process knows: what starts beside it would miss it later."""
+    monkeypatch.setattr(_layout, "_SHARED_ETC", (*_layout._SHARED_ETC, FOLDER.name))
     FOLDER.mkdir()
     (FOLDER / "security.conf").write_text("settings")
     (FOLDER / "management.password").write_text("a secret")

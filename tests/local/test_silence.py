@@ -15,7 +15,8 @@ import pytest
 from sandboxkit import Operation, Session
 from sandboxkit.errors import ProviderUnavailableError
 
-WITHIN = 10.0
+WITHIN = 60.0
+"""Seconds, on a busy machine too, in which what would otherwise wait for ever is known."""
 
 
 def test_calls_to_a_stopped_agent_are_unavailable_and_its_sandbox_is_stopped(state: Path) -> None:

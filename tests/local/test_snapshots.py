@@ -256,7 +256,8 @@ async def test_programs_go_on_when_the_process_that_takes_a_snapshot_is_killed(
     provider = session._provider
     ticks = "while :; do date +%s%N > .tick; mv .tick tick; sleep 0.05; done >/dev/null 2>&1 &"
     async with session.sandbox() as sandbox:
-        await sandbox.exec(["sh", "-c", ticks], check=True)
+        begun = "until [ -e tick ]; do sleep 0.05; done"
+        await sandbox.exec(["sh", "-c", f"{ticks} {begun}"], check=True)
         with client(
             f"""
 import time
@@ -274,7 +275,7 @@ await provider.take_snapshot({sandbox.id!r}, kind="files", name=None, tags={{}},
             await anyio.sleep(0.3)
             assert await sandbox.read_file("/workspace/tick") == first, "it stands still"
             taker.kill()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while await sandbox.read_file("/workspace/tick") == first:
                 await anyio.sleep(0.02)
         assert [info async for info in provider.list_snapshots({})] == []
@@ -287,7 +288,7 @@ async def test_an_expired_snapshot_goes_with_the_next_session(session: Session) 
         await sandbox.snapshot(ttl=0.001)
     time.sleep(0.01)
     async with Session(provider) as other, other.sandbox():
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while [info async for info in provider.list_snapshots({})]:
                 await anyio.sleep(0.02)
 
@@ -304,7 +305,9 @@ async def test_many_forks_and_snapshots_keep_no_descriptor(session: Session) -> 
             await sandbox.exec(["touch", "x"])
             snapshot = await sandbox.snapshot()
         counts.append(opened())
-    assert counts[-1] <= counts[1], counts
+    with anyio.fail_after(60):  # some are closed a moment later
+        while opened() > counts[1]:
+            await anyio.sleep(0.01)
 
 
 async def test_an_ordinary_user_takes_snapshots_and_forks(state: Path) -> None:

@@ -181,7 +181,7 @@ async with Session("local") as session:
         print("ended")
 sandbox_id = await provider.create(SandboxSpec(lifetime=60.0))
 await provider.renew(sandbox_id, 0.001)
-with anyio.fail_after(10):
+with anyio.fail_after(60):
     while os.listdir(os.environ["SANDBOXKIT_STATE_DIR"]):
         await anyio.sleep(0.01)
 await provider.aclose()
@@ -231,7 +231,7 @@ await anyio.sleep(600)
         assert owner.stdout.readline() == "running\n"
         assert running() != []
         owner.send_signal(signal.SIGKILL)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while running():  # the kernel's doing
             await anyio.sleep(0.01)
 
@@ -306,7 +306,7 @@ stuck = subprocess.Popen(
 while f"\\nUid:\\t{lent.uid}" not in open(f"/proc/{stuck.pid}/status").read():
     await anyio.sleep(0.001)
 print([info async for info in provider.list({})])
-with anyio.fail_after(5):
+with anyio.fail_after(60):
     print(await anyio.to_thread.run_sync(stuck.wait))
 await provider.aclose()
 """,

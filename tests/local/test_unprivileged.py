@@ -89,7 +89,7 @@ def ordinary_client(
 async def as_ordinary_user(code: str, state: Path, user: LeasedUid | None = None) -> str:
     """What such a client writes."""
     with ordinary_client(code, state, user) as process:
-        with anyio.fail_after(60):
+        with anyio.fail_after(150):
             out, _ = await anyio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
         assert process.returncode == 0
         return str(out)
