@@ -150,6 +150,7 @@ def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
     ):
         pass
     assert time.monotonic() - begun > 1
+    files = WeightFiles(str(run), "a", patience=60.0)
     making_room = threading.Timer(0.5, (run / "ballast").unlink)
     making_room.start()
     with files.written(weights.items(), torch.float32) as path:
@@ -264,6 +265,6 @@ def test_a_terminal_that_is_closed_ends_a_run_with_a_checkpoint(
         if select.select([ours], [], [], 0.05)[0]:
             os.read(ours, 1 << 16)
     os.close(ours)
-    assert process.wait(60) == 128 + signal.SIGHUP
+    assert process.wait(200) == 128 + signal.SIGHUP
     (newest,) = (run / "checkpoints").iterdir()
     assert newest.name == f"step-{len(metrics(run)):06}"

@@ -47,7 +47,7 @@ def test_a_rank_ends_when_its_launcher_is_killed(then: str) -> None:
     try:
         assert launcher.stdout.readline() in ("joined\n", "begun\n")
         launcher.kill()
-        assert launcher.communicate(timeout=60)[0] == "told\n"
+        assert launcher.communicate(timeout=150)[0] == "told\n"
     finally:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(rank, signal.SIGKILL)

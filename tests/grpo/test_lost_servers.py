@@ -153,7 +153,7 @@ def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
                 since += 1
                 if since == 3:
                     os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(60) == 128 + signal.SIGTERM, output
+        assert process.wait(200) == 128 + signal.SIGTERM, output
     assert "1 of 2 servers are left" in output
     assert "stopped by SIGTERM" in output
     rows = metrics(run)

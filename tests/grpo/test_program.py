@@ -113,7 +113,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(folder: Path, tmp_path:
             if line.startswith("step 3"):
                 process.kill()
                 break
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(200) == -signal.SIGKILL
     assert (killed / "checkpoints" / "step-000002").exists()
     output = finish(start(settings(folder, killed, *more), tmp_path))
     assert "goes on after step" in output

@@ -235,7 +235,8 @@ def test_what_is_not_the_policys_doing_has_no_reward(
     session: Session, trouble: str, expected: str, raised: bool
 ) -> None:
     options = "grading.options={trouble='" + trouble + "'}"
-    subject, _ = rollouts(session, [BLOCK], options, "rollout.deadline=1")
+    deadline = f"rollout.deadline={1 if trouble == 'hangs' else 60}"
+    subject, _ = rollouts(session, [BLOCK], options, deadline)
     (made,) = run(subject, row())
     assert made.verdict.reward is None
     assert expected in made.verdict.detail
@@ -310,8 +311,8 @@ def test_files_that_a_sandbox_refuses_are_masked(session: Session) -> None:
 
 
 def test_a_turn_of_many_slow_calls_does_not_escape_its_grade(session: Session) -> None:
-    texts = [tool_call("sleep 1.5") * 4, "Well."]
-    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py", "rollout.deadline=2"]
+    texts = [tool_call("sleep 2.1") * 4, "Well."]
+    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py", "rollout.deadline=4"]
     subject, _ = rollouts(session, texts, *more)
     (made,) = run(subject, row())
     assert made.verdict.reward == 0.0

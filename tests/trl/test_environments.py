@@ -239,18 +239,30 @@ def test_a_name_that_is_no_unicode_can_be_told_to_any_tokenizer() -> None:
         assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
 
+def shown(rollout: Any, word: str, command: str, **options: Any) -> str:
+    """Run a command that goes on, and wait for the answer that has a word of its output."""
+    output: str = rollout.bash(command, **options)
+    while word not in output:
+        assert "still running" in output
+        output = rollout.bash("")
+    return output
+
+
 def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
-    with SandboxEnvironments(judge, provider="local", timeout=1) as environments:
+    with SandboxEnvironments(judge, provider="local") as environments:
         rollout, other = environments(), environments()
         for each in (rollout, other):
             each.reset(want="42")
         rollout.bash("mkdir deep; cd deep; secret=42; show() { echo $secret in $PWD; }")
         assert rollout.bash("show") == "42 in /workspace/deep\n"
         assert "command not found" in other.bash("show")
-        output = rollout.bash("echo so far; read -r line; echo got $line; sleep 600")
+        assert rollout._bash is not None
+        rollout._bash._timeout = 1.0
+        output = shown(rollout, "so far", "echo so far; read -r line; echo got $line; sleep 600")
         assert output.startswith("so far\n")
         assert "still running" in output
-        assert rollout.bash("this", as_input=True).startswith("got this\n")
+        assert shown(rollout, "got", "this", as_input=True).startswith("got this\n")
+        rollout._bash._timeout = 60.0
         assert "[exit status 130" in rollout.bash("C-c")
         rollout.bash("echo 42 > ../answer; while :; do echo 0 > ../answer; sleep 1; done & :")
         rollout.write_file("/workspace/answer", "42")
@@ -262,27 +274,30 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sandboxkit.terminal._shell."
     assert _environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
-    monkeypatch.setattr(f"{shell}CALL_SECONDS", 0.5)  # the rest in proportion
     monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
         rollout = environments()
         rollout.reset()
-        rollout.bash("cd /tmp/.sandboxkit-*; rm -f command; mkfifo command")
+        output = rollout.bash("cd /tmp/.sandboxkit-*; rm -f command; mkfifo command")
+        while "still running" in output:
+            output = rollout.bash("")
+        monkeypatch.setattr(f"{shell}CALL_SECONDS", 0.5)  # the rest in proportion
         assert rollout.bash("true").startswith("error: the command was not started")
         assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
 
 
 def test_a_long_observation_loses_its_middle_and_a_long_command_goes_on() -> None:
-    environments = SandboxEnvironments(
-        judge, provider=FakeProvider(), observation_limit=300, timeout=0.5
-    )
-    with environments:
+    options: dict[str, Any] = {"provider": FakeProvider(), "observation_limit": 300}
+    with SandboxEnvironments(judge, **options) as environments:
         rollout = environments()
         rollout.reset()
         output = rollout.bash("seq 1000; (exit 3)")
         assert output.startswith("1\n2\n")
         assert output.endswith("1000\n\n[exit status 3]")
         assert "characters left out" in output
+    with SandboxEnvironments(judge, **options, timeout=0.5) as environments:
+        rollout = environments()
+        rollout.reset()
         assert "[still running" in rollout.bash("echo so far; sleep 60")
 
 

@@ -139,21 +139,21 @@ def test_the_longest_time_of_a_batch_is_logged_before_it(caplog: pytest.LogCaptu
 
 
 def test_sleeping_completions_mask_none_behind_them() -> None:
-    limits = Limits(timeout=0.6, wall=0.6)
+    limits = Limits(timeout=1.5, wall=1.5)
     subject = SandboxReward(
         HostCompare(limits), provider="local", pool=2, extract=whole, deadline=9
     )
-    texts = [f"{SLEEPS} # {number}" for number in range(40)] + ["def f(x): return x + 1"] * 4
+    texts = [f"{SLEEPS} # {number}" for number in range(16)] + ["def f(x): return x + 1"] * 4
     try:
         found = subject(
-            [str(number) for number in range(44)],
+            [str(number) for number in range(20)],
             texts,
-            entry_point=["f"] * 44,
-            cases=[[{"args": [1], "expected": 2}]] * 44,
+            entry_point=["f"] * 20,
+            cases=[[{"args": [1], "expected": 2}]] * 20,
         )
     finally:
         subject.close()
-    assert found == [0.0] * 40 + [1.0] * 4
+    assert found == [0.0] * 16 + [1.0] * 4
 
 
 @pytest.mark.timeout(200)
