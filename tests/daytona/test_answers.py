@@ -42,7 +42,7 @@ def test_an_answer_is_the_error_of_the_table(
     headers = {"content-type": kind, **answer.headers}
     fault = {"status": answer.status, "body": answer.body, "headers": headers}
     server.fault(REQUESTS[call], "status", times=2 if call == "stop" else 1, **fault)
-    error = outcome(calls[call](), 2 * TIMEOUT + 2)
+    error = outcome(calls[call](), 2 * TIMEOUT + 10)
     assert is_raised(error, answer.row), repr(error)
     server.clear()
     if call in STARTS and error is not None:

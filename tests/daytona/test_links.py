@@ -112,7 +112,7 @@ def test_pings_are_answered_while_nothing_runs(server: Server, session: Session)
 
 
 def test_a_kill_over_a_connection_that_breaks(server: Server, sandbox: Sandbox) -> None:
-    process: Process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=1)
+    process: Process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=3)
     assert next(iter(process.stdout.lines())) == "up"
     server.break_connections()
     assert isinstance(process.exception(60), CommandTimeoutError)

@@ -35,7 +35,7 @@ broken = pytest.mark.parametrize("kind", BROKEN)
 
 def raised(operation: Operation[Any], calls: int = 1) -> SandboxError:
     """The error of an operation, which comes within its calls' deadline and is one of ours."""
-    error = timed(lambda: operation.exception(60), calls * TIMEOUT + 2)
+    error = timed(lambda: operation.exception(60), calls * TIMEOUT + 10)
     assert isinstance(error, SandboxError), repr(error)
     assert error.provider == "e2b"
     return error
@@ -77,7 +77,7 @@ def test_a_lost_answer_of_a_create_is_found_again(
 ) -> None:
     server.fault(CREATE, kind, times=1)
     sandbox = session.sandbox()
-    timed(lambda: sandbox.start().result(60), 2 * TIMEOUT + 3)
+    timed(lambda: sandbox.start().result(60), 2 * TIMEOUT + 10)
     assert server.alive == [sandbox.id]
     assert sandbox.exec(["echo", "adopted"]).result(30).stdout == "adopted\n"
 

@@ -60,7 +60,7 @@ def within(seconds: float, action: Callable[[], T]) -> T:
 
 def raised(operation: Operation[T]) -> SandboxError:
     """The error of an operation, which must come in time and be one of ours."""
-    error = within(TIMEOUT + 2, lambda: operation.exception(30))
+    error = within(TIMEOUT + 10, lambda: operation.exception(30))
     assert isinstance(error, SandboxError), error
     return error
 
@@ -78,7 +78,7 @@ def test_a_start_that_fails_on_the_way(
 ) -> None:
     emulator.fault(call, kind, **rule)
     sandbox = session.sandbox()
-    error = within(TIMEOUT + 2, lambda: sandbox.start().exception(30))
+    error = within(TIMEOUT + 10, lambda: sandbox.start().exception(30))
     if error is None:  # the work was done although the answer said nothing, and it was found
         assert emulator.running() == [sandbox.id]
     else:
@@ -101,7 +101,7 @@ def test_an_agent_that_cannot_be_started_is_left_with_no_sandbox(
     emulator: ModalEmulator, session: Session, call: str, kind: str, rule: dict[str, object]
 ) -> None:
     emulator.fault(call, kind, **rule)
-    error = within(2 * TIMEOUT + 2, lambda: session.sandbox().start().exception(30))
+    error = within(2 * TIMEOUT + 10, lambda: session.sandbox().start().exception(30))
     assert isinstance(error, ProviderUnavailableError), repr(error)
     assert error.retryable
     assert emulator.running() == []
@@ -159,7 +159,7 @@ def test_a_fault_that_passes_is_not_seen(
 ) -> None:
     emulator.fault(call, "status", status="UNAVAILABLE", times=2)
     sandbox = session.sandbox()
-    result = within(TIMEOUT + 2, lambda: sandbox.exec(["echo", "fine"]).result(30))
+    result = within(TIMEOUT + 10, lambda: sandbox.exec(["echo", "fine"]).result(30))
     assert result.stdout == "fine\n"
     assert len(session.list().result(30)) == 1
     assert len(emulator.running()) == 1
@@ -169,7 +169,7 @@ def test_a_start_whose_answer_is_lost_is_found_by_its_name(
     emulator: ModalEmulator, session: Session
 ) -> None:
     emulator.fault("SandboxCreateV2", "drop", times=1)
-    sandbox = within(TIMEOUT + 2, lambda: session.sandbox().start().result(30))
+    sandbox = within(TIMEOUT + 10, lambda: session.sandbox().start().result(30))
     assert emulator.running() == [sandbox.id]
     assert sandbox.exec(["echo", "fine"]).result(30).stdout == "fine\n"
 
@@ -178,7 +178,7 @@ def test_a_start_whose_every_answer_is_lost_is_found_by_its_name(
     emulator: ModalEmulator, session: Session
 ) -> None:
     emulator.fault("SandboxCreateV2", "drop")
-    sandbox = within(TIMEOUT + 2, lambda: session.sandbox().start().result(30))
+    sandbox = within(TIMEOUT + 10, lambda: session.sandbox().start().result(30))
     assert emulator.running() == [sandbox.id]
 
 
@@ -186,7 +186,7 @@ def test_a_start_without_an_answer_is_found_by_its_name(
     emulator: ModalEmulator, session: Session
 ) -> None:
     emulator.fault("SandboxCreateV2", "silent")
-    sandbox = within(TIMEOUT + 2, lambda: session.sandbox().start().result(30))
+    sandbox = within(TIMEOUT + 10, lambda: session.sandbox().start().result(30))
     assert emulator.running() == [sandbox.id]
 
 
@@ -240,7 +240,7 @@ def test_throttling_that_says_when_is_waited_for(emulator: ModalEmulator, sessio
     emulator.fault("SandboxCreateV2", "status", times=2, **rule)
     started = time.monotonic()
     session.sandbox().start().result(30)
-    assert 1.0 <= time.monotonic() - started < TIMEOUT + 2
+    assert 1.0 <= time.monotonic() - started < TIMEOUT + 10
 
 
 def test_throttling_that_outlasts_the_deadline(emulator: ModalEmulator, session: Session) -> None:

@@ -108,7 +108,7 @@ def test_a_start_whose_input_arrives_twice_is_a_start(
 def test_a_sandbox_that_leaves_the_listings_before_it_ends(
     emulator: ModalEmulator, session: Session
 ) -> None:
-    sandbox = session.sandbox(lifetime=3).start().result(PATIENCE)
+    sandbox = session.sandbox(lifetime=5).start().result(PATIENCE)
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
     emulator.ask("linger", seconds=2.0)
     assert eventually(lambda: session.list().result(PATIENCE) == [])
@@ -152,7 +152,7 @@ def test_silence_during_a_command_is_not_a_timeout(
 def test_an_unanswered_kill_is_not_an_end(
     emulator: ModalEmulator, sandbox: Sandbox, end: str
 ) -> None:
-    timeout = 1.0 if end == "timeout" else None
+    timeout = 3.0 if end == "timeout" else None
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=timeout))
     emulator.ask("hush")
     if end == "kill":
