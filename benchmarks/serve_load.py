@@ -18,18 +18,34 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.mbpp_grading import Problem, each
 from sandboxkit.integrations.rewards import HostCompare, Limits, grading_session
 
 AT_A_TIME = 64
 KEYS = ("test_list", "test_setup_code", "entry_point")
+Problem = dict[str, Any]  # Any: a row of MBPP
 Grade = Callable[[Problem], Awaitable[float | None]]
+
+
+async def each(items: Iterable[Any], at_a_time: int, work: Callable[[Any], Awaitable[None]]) -> int:
+    """Do `work` for all items, `at_a_time` concurrently; return the number of items."""
+    queue, done = iter(items), 0
+
+    async def worker() -> None:
+        nonlocal done
+        for item in queue:
+            await work(item)
+            done += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_a_time):
+            group.create_task(worker())
+    return done
 
 
 @contextlib.contextmanager
