@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sandboxkit import Sandbox, SandboxFileNotFoundError
-from sandboxkit.cli import _copying, _find, _options
+from sandboxkit._sandbox import MAX_DOWNLOAD, MAX_DOWNLOAD_FILES
+from sandboxkit.cli import _find, _options
 from sandboxkit.cli._progress import ProgressLine
 from sandboxkit.cli._text import TerminalSanitizer, count, safe_line
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.types import FileType
+from sandboxkit.transfers import Transfer, _archive, _calls
+from sandboxkit.types import FileInfo, FileType
 
 _CHUNK = 1 << 18
 _EPILOG = """\
@@ -101,7 +103,7 @@ def _upload(sandbox: Sandbox, source: str, target: str, *, name: str | None) -> 
         target = posixpath.join(target, os.path.basename(name))
     total = os.path.getsize(source) if os.path.isfile(source) else None
     with ProgressLine(total) as progress:
-        _copying.send(sandbox, source, target, progress).result()
+        _calls.upload(sandbox._life, source, target, progress.add).result()
 
 
 def _download(sandbox: Sandbox, source: str, target: str) -> None:
@@ -116,19 +118,27 @@ def _download(sandbox: Sandbox, source: str, target: str) -> None:
         with tempfile.TemporaryDirectory(prefix="sandboxkit-cp-") as folder:
             path = os.path.join(folder, "output")
             with ProgressLine(info.size) as progress:
-                _copying.fetch(sandbox, info, path, progress).result()
+                _fetch(sandbox, info, path, progress)
             _print(path)
         return
     if target.endswith("/") or os.path.isdir(target):
         target = os.path.join(target, posixpath.basename(source))
     total = info.size if info.type is FileType.FILE else None
     with ProgressLine(total) as progress:
-        transfer = _copying.fetch(sandbox, info, target, progress).result()
+        transfer = _fetch(sandbox, info, target, progress)
     if transfer.skipped:
         shown = ", ".join(safe_line(name) for name in transfer.skipped[:5])
         more = ", ..." if len(transfer.skipped) > 5 else ""
         what = count(len(transfer.skipped), "link or special file")
         print(f"sandboxkit: skipped {what}: {shown}{more}", file=sys.stderr)
+
+
+def _fetch(sandbox: Sandbox, info: FileInfo, target: str, progress: ProgressLine) -> Transfer:
+    limits = _archive.DownloadLimits(MAX_DOWNLOAD, MAX_DOWNLOAD_FILES)
+    provider = sandbox._provider
+    return sandbox._call(
+        lambda box: _archive.fetch(provider, box, info, target, limits, progress.add)
+    ).result()
 
 
 def _print(path: str) -> None:

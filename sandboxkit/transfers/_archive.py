@@ -5,7 +5,7 @@ import io
 import os
 import posixpath
 import tarfile
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from sandboxkit.errors import ConfigurationError, SandboxFileError
 from sandboxkit.provider import Provider
 from sandboxkit.transfers._untar import ArchiveError, Member, members
-from sandboxkit.types import FileType
+from sandboxkit.types import FileInfo, FileType
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 64
@@ -57,15 +57,28 @@ class DownloadLimits:
     max_files: int
 
 
+Seen = Callable[[int], None]
+"""Is called with the size (bytes) of each piece that was sent or received."""
+
+
+def unseen(size: int) -> None:
+    """Ignore the progress."""
+
+
 async def upload(
-    provider: Provider, sandbox_id: str, local: str, folder: str, name: str | None
+    provider: Provider,
+    sandbox_id: str,
+    local: str,
+    folder: str,
+    name: str | None,
+    seen: Seen = unseen,
 ) -> None:
     """Send a file, as `name`, or with None a folder's contents, into the sandbox's `folder`."""
-    async with aclosing(pack(local, name)) as tar:
+    async with aclosing(pack(local, name, seen)) as tar:
         await provider.put_archive(sandbox_id, folder, tar)
 
 
-async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
+async def pack(local: str, name: str | None, seen: Seen = unseen) -> AsyncGenerator[bytes, None]:
     """Stream a tar of the local file as member `name`, or, with `name` None, of a folder's contents.
 
     Pieces are made on demand. A generator that is not exhausted holds only an open file, until it
@@ -73,21 +86,34 @@ async def pack(local: str, name: str | None) -> AsyncGenerator[bytes, None]:
     """
     with closing(_archive(local, name)) as pieces:
         while piece := await anyio.to_thread.run_sync(next, pieces, b""):
+            seen(len(piece))
             yield piece
 
 
 async def receive(
-    provider: Provider, sandbox_id: str, remote: str, local: str, limits: "DownloadLimits"
-) -> "Transfer":
+    provider: Provider, sandbox_id: str, remote: str, local: str, limits: DownloadLimits
+) -> Transfer:
     """Copy a file or a folder's contents from a sandbox; see `Sandbox.download`."""
     info = await provider.stat(sandbox_id, remote)
-    if info.type not in (FileType.FILE, FileType.DIRECTORY):
-        raise SandboxFileError(f"{remote!r} is a {info.type}; not downloaded", path=remote)
-    single = info.type is FileType.FILE
-    if single and os.path.isdir(local):
+    if info.type is FileType.FILE and os.path.isdir(local):
         local = os.path.join(local, posixpath.basename(remote))
-    tar = provider.get_archive(sandbox_id, remote)
-    return await unpack(tar, local, single=single, limits=limits)
+    return await fetch(provider, sandbox_id, info, local, limits)
+
+
+async def fetch(
+    provider: Provider,
+    sandbox_id: str,
+    info: FileInfo,
+    local: str,
+    limits: DownloadLimits,
+    seen: Seen = unseen,
+) -> Transfer:
+    """Copy the file that `info` describes to the path `local`, or a folder's contents into that folder."""
+    if info.type not in (FileType.FILE, FileType.DIRECTORY):
+        raise SandboxFileError(f"{info.path!r} is a {info.type}; not downloaded", path=info.path)
+    tar = provider.get_archive(sandbox_id, info.path)
+    single = info.type is FileType.FILE
+    return await unpack(tar, local, single=single, limits=limits, seen=seen)
 
 
 async def unpack(
@@ -96,6 +122,7 @@ async def unpack(
     *,
     single: bool,
     limits: DownloadLimits,
+    seen: Seen = unseen,
 ) -> Transfer:
     """Extract an untrusted tar: skip links and special files, and refuse paths outside the target.
 
@@ -118,6 +145,7 @@ async def unpack(
             group.start_soon(extract)
             async with aclosing(tar), send:
                 async for chunk in tar:
+                    seen(len(chunk))
                     try:
                         await send.send(chunk)
                     except anyio.BrokenResourceError:

@@ -12,8 +12,13 @@ from sandboxkit.transfers import _archive
 __all__ = ["download", "upload"]
 
 
-def upload(life: Lifecycle, local: str | os.PathLike[str], remote: str) -> Operation[None]:
-    """Upload a file or a folder; see `Sandbox.upload`."""
+def upload(
+    life: Lifecycle,
+    local: str | os.PathLike[str],
+    remote: str,
+    seen: _archive.Seen = _archive.unseen,
+) -> Operation[None]:
+    """Upload a file or a folder; see `Sandbox.upload`. `seen` is told of the progress."""
     remote, source = _arguments.path(remote), _arguments.local_path("local", local)
     if not os.path.exists(source):
         raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
@@ -21,7 +26,7 @@ def upload(life: Lifecycle, local: str | os.PathLike[str], remote: str) -> Opera
     if name == "":
         raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
     life.refuse_ended()
-    sent = life.call(lambda box: _archive.upload(life.provider, box, source, folder, name))
+    sent = life.call(lambda box: _archive.upload(life.provider, box, source, folder, name, seen))
     return Operation(sent, of=life)
 
 
