@@ -4,7 +4,6 @@ import hashlib
 import tarfile
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator
-from types import TracebackType
 from typing import Self
 
 from sandboxkit.recording._content import Json, Secrets
@@ -24,12 +23,7 @@ class Manifest:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._copy.close()
 
     async def passed(self, tar: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -24,13 +24,20 @@ from sandboxkit.types import (
     SandboxInfo,
     SandboxSpec,
     SnapshotInfo,
-    SnapshotKind,
     StdinItem,
     StreamName,
-    Usage,
 )
 
 _T = TypeVar("_T")
+_PASSED_ON = (
+    "metered",
+    "waiting",
+    "check_snapshot",
+    "confirm_snapshots",
+    "mark_snapshot_used",
+    "check_pause",
+)
+"""Calls that are not recorded: a replay uses nothing, waits for nothing and refuses nothing of its own."""
 _MOST = 64 << 20
 """Limit (bytes) of one call's recorded input and output; a call with more cannot be replayed."""
 
@@ -130,7 +137,7 @@ class RecordingProvider(Relay):
         # The contract's class variables take the values of the recorded provider.
         facts = {"name": inner.name, "on_this_machine": inner.on_this_machine}
         facts["native_egress"] = inner.native_egress
-        vars(self).update(facts)
+        vars(self).update(facts, **{name: getattr(inner, name) for name in _PASSED_ON})
         self.writer = Writer(path, {"recording": VERSION, **facts})
         self.encoder = Encoder(Secrets(), self.writer.keep)
         self._inner, self._owned, self._clock = inner, owned, 0
@@ -183,30 +190,6 @@ class RecordingProvider(Relay):
             call = self.begin("check", None, {"spec": spec})
             call.write({"error": self.encoder.error(error)})
             raise
-
-    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage | None:
-        """See `Provider.metered`; it is not written down, because a replay uses nothing."""
-        return await self._inner.metered(sandbox_id, last=last)
-
-    def waiting(self) -> builtins.list[str]:
-        """See `Provider.waiting`; the call is not recorded."""
-        return self._inner.waiting()
-
-    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
-        """See `Provider.check_snapshot`."""
-        self._inner.check_snapshot(spec, kind)
-
-    async def confirm_snapshots(self) -> None:
-        """See `Provider.confirm_snapshots`; the call is not recorded."""
-        await self._inner.confirm_snapshots()
-
-    async def mark_snapshot_used(self, snapshot_id: str) -> None:
-        """See `Provider.mark_snapshot_used`; the call is not recorded."""
-        await self._inner.mark_snapshot_used(snapshot_id)
-
-    def check_pause(self) -> None:
-        """See `Provider.check_pause`."""
-        self._inner.check_pause()
 
     async def create(self, spec: SandboxSpec) -> str:
         """See `Provider.create`."""

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterable
-from types import TracebackType
 from typing import Self
 
 from sandboxkit.errors import ReplayMismatchError
@@ -26,12 +25,7 @@ class ReplayedInput:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         close = getattr(self._items, "aclose", None)
         if close is not None:
             await close()
