@@ -4,7 +4,6 @@ import asyncio
 import socket
 import threading
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 __all__ = ["Distance"]
@@ -37,12 +36,7 @@ class Distance:
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
