@@ -36,7 +36,7 @@ from sandboxkit.cli import (
     usage,
     volumes,
 )
-from sandboxkit.cli._text import safe_line
+from sandboxkit.cli._text import complain
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
 
 __all__ = ["main"]
@@ -136,7 +136,7 @@ def _report(error: Exception) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"sandboxkit: error: {safe_line(message)}", file=sys.stderr)
+    complain(message)
     return code
 
 

@@ -36,19 +36,14 @@ class CommandOptions(TypedDict):
     env: dict[str, str]
 
 
-def provider(parser: argparse.ArgumentParser, *, found: bool = False) -> None:
-    """Add --provider, without a default, so that a --provider before the verb keeps its value.
+FOUND = "backend: local, docker, ... (default: found by ID)"
+"""Help of --provider for a verb that takes a sandbox's id, because the id determines the provider."""
+_CHOSEN = "backend: local, docker, ... (default: $SANDBOXKIT_PROVIDER, else local on Linux)"
 
-    Pass `found` for a verb that takes a sandbox's id, because the id determines the provider.
-    """
-    default = "found by ID" if found else "$SANDBOXKIT_PROVIDER, else local on Linux"
-    parser.add_argument(
-        "-p",
-        "--provider",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help=f"backend: local, docker, ... (default: {default})",
-    )
+
+def provider(parser: argparse.ArgumentParser, text: str = _CHOSEN) -> None:
+    """Add --provider, without a default, so that a --provider before the verb keeps its value."""
+    parser.add_argument("-p", "--provider", metavar="NAME", default=argparse.SUPPRESS, help=text)
 
 
 def sandbox(parser: argparse.ArgumentParser) -> None:

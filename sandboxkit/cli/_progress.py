@@ -1,4 +1,4 @@
-"""The progress line of a long copy; shown only if stderr is a terminal."""
+"""Lines that show progress on stderr, if that is a terminal."""
 
 import sys
 import time
@@ -8,32 +8,47 @@ _AFTER, _EVERY = 1.0, 0.1
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-class ProgressLine:
-    """One line that is updated in place; it appears one second after the start and is erased at the end."""
+class StatusLine:
+    """One line that is updated in place, and erased at the end of the `with` block."""
 
-    def __init__(self, total: int | None = None) -> None:
-        self._total = total
-        self._done = 0
-        self._began = self._shown = time.monotonic()
-        self._visible = sys.stderr.isatty()
-        self._width = 0
+    def __init__(self) -> None:
+        self._visible, self._width = sys.stderr.isatty(), 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Update the line."""
+        if self._visible:
+            print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+            self._width = max(self._width, len(text))
+
+    def clear(self) -> None:
+        """Erase the line."""
         if self._width:
-            self._write("\r" + " " * self._width + "\r")
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+
+class ProgressLine(StatusLine):
+    """The progress of a long copy; it appears one second after the start."""
+
+    def __init__(self, total: int | None = None) -> None:
+        super().__init__()
+        self._total = total
+        self._done = 0
+        self._began = self._shown = time.monotonic()
 
     def add(self, count: int) -> None:
         """Record that this many more bytes were copied."""
         self._done += count
         now = time.monotonic()
-        if self._visible and now - self._began > _AFTER and now - self._shown > _EVERY:
+        if now - self._began > _AFTER and now - self._shown > _EVERY:
             self._shown = now
-            line = self._line(now - self._began)
-            self._write("\r" + line.ljust(self._width))
-            self._width = max(self._width, len(line))
+            self.show(self._line(now - self._began))
 
     def _line(self, seconds: float) -> str:
         speed = f"{size(self._done / seconds)}/s"
@@ -42,10 +57,6 @@ class ProgressLine:
         # The archive that carries a file is a little longer than the file.
         share = min(100, 100 * self._done // self._total)
         return f"copied {size(self._done)} of {size(self._total)}, {share} %, {speed}"
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def size(count: float) -> str:

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -74,6 +74,25 @@ async def query(
         {name: results[name] for name in names if name in results},
         {name: failures[name] for name in names if name in failures},
     )
+
+
+async def listed(
+    args: argparse.Namespace, call: Callable[[Provider], Awaitable[Sequence[T]]]
+) -> tuple[list[T], dict[str, SandboxError]]:
+    """Return what `call` lists at --provider, or else at all configured providers, and the errors of those
+    that could not be queried. Raises the error of a provider that the command line names."""
+    names = [args.provider] if args.provider else _configured.names()
+    answers, silent = await query(names, call)
+    if args.provider in silent:
+        raise silent[args.provider]
+    return [each for some in answers.values() for each in some], silent
+
+
+def report(silent: Mapping[str, SandboxError]) -> int:
+    """Print which providers could not be queried; return 1 if there are any, else 0."""
+    for name, error in silent.items():
+        print(f"sandboxkit: {name} could not be queried: {safe_line(str(error))}", file=sys.stderr)
+    return 1 if silent else 0
 
 
 async def diagnoses(names: Sequence[str]) -> dict[str, Diagnosis]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import TextIO
 
@@ -70,19 +71,26 @@ def _feed(process: Process) -> None:
 
 
 def _copy(process: Process, ours: TextIO, theirs: OutputStream, broken: threading.Event) -> None:
-    neutraliser = TerminalSanitizer() if ours.isatty() else None
+    write = writer(ours)
     try:
         for chunk in theirs.bytes():
-            _write(ours, chunk if neutraliser is None else neutraliser.feed(chunk))
-        if neutraliser is not None:
-            _write(ours, neutraliser.feed(b"", final=True))
+            write(chunk)
+        write(None)
     except BrokenPipeError:
         broken.set()
         process.kill()
 
 
-def _write(ours: TextIO, data: bytes | str) -> None:
-    if isinstance(data, str):
-        data = data.encode(ours.encoding, "replace")
-    while data:
-        data = data[os.write(ours.fileno(), data) :]
+def writer(ours: TextIO) -> Callable[[bytes | None], None]:
+    """Return a function that writes output at once, on a terminal without control codes; end it with None."""
+    neutraliser = TerminalSanitizer() if ours.isatty() else None
+
+    def write(data: bytes | None) -> None:
+        left = data or b""
+        if neutraliser is not None:
+            text = neutraliser.feed(left, final=data is None)
+            left = text.encode(ours.encoding, "replace")
+        while left:
+            left = left[os.write(ours.fileno(), left) :]
+
+    return write

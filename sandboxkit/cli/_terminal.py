@@ -19,6 +19,9 @@ _RESET = (
     b"\x1b[?1047l\x1b[?25h\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?7h\x1b[0m"
 )
 
+TERM = {"TERM": os.environ.get("TERM", "xterm")}
+"""The variables of a command on our terminal."""
+
 
 def attach(start: Callable[[PtySize], Process]) -> int:
     """Start a command on a PTY of our size, attach our terminal to it and return its exit status.

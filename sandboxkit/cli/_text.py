@@ -1,8 +1,9 @@
 """Text for a terminal: untrusted text without control characters, durations, counts and tags."""
 
 import codecs
+import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sandboxkit import _tags
 
@@ -23,6 +24,24 @@ def safe_line(text: str) -> str:
 def safe_text(text: str) -> str:
     """Like `safe_line`, but keeps line feeds and tabs."""
     return _neutral(text, kept="\n\t")
+
+
+def complain(error: object) -> None:
+    """Print an error, or its message, to stderr."""
+    print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int, gap: str) -> str:
+    """Return rows as lines with aligned columns, the first `left` of them to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(gap.join(cells).rstrip())
+    return "\n".join(lines)
 
 
 class TerminalSanitizer:

@@ -1,11 +1,10 @@
 """`sandboxkit cleanup`: remove the selected sandboxes or snapshots, and datasets that nothing uses."""
 
 import argparse
-import sys
 
 from sandboxkit import Operation, SandboxInfo, _cleanup, _tags
 from sandboxkit.cli import _options, _providers, ls
-from sandboxkit.cli._text import count, safe_line
+from sandboxkit.cli._text import complain, count
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.images import _lock
 
@@ -84,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
     what += [count(len(datasets), "dataset")] if datasets else []
     print(f"{verb} {' and '.join(what)}" if what else "nothing to remove")
     for failure in failures:
-        print(f"sandboxkit: error: {safe_line(str(failure))}", file=sys.stderr)
+        complain(failure)
     return 1 if failures else 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import posixpath
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +10,9 @@ from contextlib import contextmanager
 
 from sandboxkit import Sandbox, SandboxFileNotFoundError
 from sandboxkit._sandbox import MAX_DOWNLOAD, MAX_DOWNLOAD_FILES
-from sandboxkit.cli import _find, _options
+from sandboxkit.cli import _find, _options, _streams
 from sandboxkit.cli._progress import ProgressLine
-from sandboxkit.cli._text import TerminalSanitizer, count, safe_line
+from sandboxkit.cli._text import count, safe_line
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.transfers import Transfer, _archive, _calls
 from sandboxkit.types import FileInfo, FileType
@@ -40,7 +39,7 @@ def add(verbs: _options.Verbs) -> None:
         description="Copy a file or folder between this machine and a sandbox.",
         epilog=_EPILOG,
     )
-    _options.provider(parser, found=True)
+    _options.provider(parser, _options.FOUND)
     parser.add_argument("source", metavar="SRC", help="a path here, or ID:/PATH in a sandbox")
     parser.add_argument("target", metavar="DST", help="the same; one of the two is in a sandbox")
     parser.set_defaults(verb=main)
@@ -142,15 +141,11 @@ def _fetch(sandbox: Sandbox, info: FileInfo, target: str, progress: ProgressLine
 
 
 def _print(path: str) -> None:
+    write = _streams.writer(sys.stdout)
     with open(path, "rb") as file:
-        if not sys.stdout.isatty():
-            shutil.copyfileobj(file, sys.stdout.buffer)
-            sys.stdout.flush()
-            return
-        neutraliser = TerminalSanitizer()
         while data := file.read(_CHUNK):
-            sys.stdout.write(neutraliser.feed(data))
-        sys.stdout.write(neutraliser.feed(b"", final=True))
+            write(data)
+    write(None)
 
 
 def _is_folder(sandbox: Sandbox, path: str) -> bool:

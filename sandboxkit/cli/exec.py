@@ -1,9 +1,7 @@
 """`sandboxkit exec`: run one command in a running sandbox."""
 
 import argparse
-import os
 
-from sandboxkit import Process, PtySize
 from sandboxkit.cli import _find, _options, _streams
 from sandboxkit.errors import ConfigurationError
 
@@ -20,7 +18,7 @@ def add(verbs: _options.Verbs) -> None:
         epilog="Exits with the command's own status; 124 if it ran past --timeout, 125 if the sandbox "
         "failed.",
     )
-    _options.provider(parser, found=True)
+    _options.provider(parser, _options.FOUND)
     parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
     parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
     parser.add_argument(
@@ -45,12 +43,10 @@ def main(args: argparse.Namespace) -> int:
         if args.tty:
             from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
-            options["env"] = {"TERM": os.environ.get("TERM", "xterm"), **options["env"]}
-
-            def start(size: PtySize) -> Process:
-                return sandbox.exec(argv, timeout=args.timeout, pty=size, **options)
-
-            return _terminal.attach(start)
+            options["env"] = {**_terminal.TERM, **options["env"]}
+            return _terminal.attach(
+                lambda size: sandbox.exec(argv, timeout=args.timeout, pty=size, **options)
+            )
         process = sandbox.exec(
             argv,
             timeout=args.timeout,

@@ -25,7 +25,7 @@ def add(verbs: _options.Verbs) -> None:
         description="Forward a port of this machine to a port of a running sandbox's loopback.",
         epilog=_EPILOG,
     )
-    _options.provider(parser, found=True)
+    _options.provider(parser, _options.FOUND)
     parser.add_argument("id", metavar="ID", help="a sandbox, as 'sandboxkit ls' shows it")
     parser.add_argument("port", metavar="PORT[:HOST]", help="such as 8000, or 8000:9000")
     parser.set_defaults(verb=main)

@@ -16,7 +16,7 @@ def add(verbs: _options.Verbs) -> None:
         description="Print a JSON object: the fields of 'ls --json', whether the sandbox is "
         "detached, the session that made it, and the resources that it has used.",
     )
-    _options.provider(parser, found=True)
+    _options.provider(parser, _options.FOUND)
     parser.add_argument("id", metavar="ID")
     parser.set_defaults(verb=main)
 

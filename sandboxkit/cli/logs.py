@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 from sandboxkit import Operation, Sandbox
-from sandboxkit.cli import _find, _options
-from sandboxkit.cli._text import TerminalSanitizer, safe_line
+from sandboxkit.cli import _find, _options, _streams
+from sandboxkit.cli._text import safe_line
 from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxTerminatedError
 
 _LOOK_SECONDS = 0.5
@@ -28,7 +28,7 @@ def add(verbs: _options.Verbs) -> None:
         description="Print the newest output of a sandbox's main command, which 'run -d' started.",
         epilog=_EPILOG,
     )
-    _options.provider(parser, found=True)
+    _options.provider(parser, _options.FOUND)
     parser.add_argument(
         "-f", "--follow", action="store_true", help="also print new output, until the command ends"
     )
@@ -45,7 +45,7 @@ def add(verbs: _options.Verbs) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the verb."""
-    write = _writer()
+    write = _streams.writer(sys.stdout)
     with _find.reached(args, args.id) as sandbox:
         ended = sandbox.wait() if args.follow else None
         try:
@@ -108,21 +108,3 @@ def since(before: bytes, now: bytes) -> bytes | None:
             return now[end:]
         end -= 1
     return None
-
-
-def _writer() -> Callable[[bytes | None], None]:
-    """Return a function that writes output, on a terminal without control codes; end it with None."""
-    if not sys.stdout.isatty():
-
-        def raw(data: bytes | None) -> None:
-            sys.stdout.buffer.write(data or b"")
-            sys.stdout.flush()
-
-        return raw
-    neutraliser = TerminalSanitizer()
-
-    def neutral(data: bytes | None) -> None:
-        sys.stdout.write(neutraliser.feed(data or b"", final=data is None))
-        sys.stdout.flush()
-
-    return neutral

@@ -4,11 +4,10 @@ import argparse
 import datetime
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 
 from sandboxkit import Operation, SandboxInfo, SandboxState, _tags
-from sandboxkit.cli import _configured, _options, _providers
+from sandboxkit.cli import _options, _providers
 from sandboxkit.cli._text import safe_line, tag_line
 from sandboxkit.errors import SandboxError
 from sandboxkit.provider import Provider
@@ -67,13 +66,7 @@ def add(verbs: _options.Verbs) -> None:
 
 def selection(parser: argparse.ArgumentParser) -> None:
     """Add --tag and --provider; without --provider, all configured providers are selected."""
-    parser.add_argument(
-        "-p",
-        "--provider",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help="only of this backend (default: every one that is configured)",
-    )
+    _options.provider(parser, "only of this backend (default: every one that is configured)")
     _options.tags(parser)
 
 
@@ -87,9 +80,7 @@ def main(args: argparse.Namespace) -> int:
             print(_filled(args.format, info))
     elif found:
         show(found)
-    for name, error in silent.items():
-        print(f"sandboxkit: {name} could not be queried: {safe_line(str(error))}", file=sys.stderr)
-    return 1 if silent else 0
+    return _providers.report(silent)
 
 
 async def listed(
@@ -104,12 +95,8 @@ async def listed(
     async def matching(provider: Provider) -> list[SandboxInfo]:
         return [info async for info in provider.list(tags) if args.state in (None, info.state)]
 
-    names = [args.provider] if args.provider else _configured.names()
-    answers, silent = await _providers.query(names, matching)
-    if args.provider in silent:
-        raise silent[args.provider]
+    found, silent = await _providers.listed(args, matching)
     oldest = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-    found = [info for infos in answers.values() for info in infos]
     return sorted(found, key=lambda info: (info.created_at or oldest, info.id)), silent
 
 

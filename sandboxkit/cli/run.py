@@ -1,10 +1,8 @@
 """`sandboxkit run`: run one command in a new sandbox."""
 
 import argparse
-import os
 
-from sandboxkit import PtySize, Session
-from sandboxkit._process import Process
+from sandboxkit import Session
 from sandboxkit.cli import _options, _streams
 from sandboxkit.errors import ConfigurationError
 
@@ -62,12 +60,10 @@ def main(args: argparse.Namespace) -> int:
         if args.tty:
             from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
-            env = {"TERM": os.environ.get("TERM", "xterm")}
-
-            def start(size: PtySize) -> Process:
-                return session.run(argv, timeout=args.timeout, pty=size, env=env)
-
-            return _terminal.attach(start)
+            env = _terminal.TERM
+            return _terminal.attach(
+                lambda size: session.run(argv, timeout=args.timeout, pty=size, env=env)
+            )
         process = session.run(
             argv,
             timeout=args.timeout,

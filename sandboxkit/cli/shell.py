@@ -1,9 +1,8 @@
 """`sandboxkit shell`: open an interactive shell in a running or a new sandbox."""
 
 import argparse
-import os
 
-from sandboxkit import Process, PtySize, Session
+from sandboxkit import Session
 from sandboxkit.cli import _find, _options
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.options import ALL_OPTIONS
@@ -31,15 +30,10 @@ def main(args: argparse.Namespace) -> int:
     from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
     spec = _options.spec(args)
-    terminal = {"TERM": os.environ.get("TERM", "xterm")}
     if args.id is None:
         with Session(args.provider, **spec) as session:
             sandbox = session.sandbox()
-
-            def start(size: PtySize) -> Process:
-                return sandbox.exec(_SHELL, pty=size, env=terminal)
-
-            return _terminal.attach(start)
+            return _terminal.attach(lambda size: sandbox.exec(_SHELL, pty=size, env=_terminal.TERM))
 
     unusable = set(spec) - {"env", "user", "workdir"}
     if unusable:
@@ -49,10 +43,8 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{', '.join(flags)}: only for a fresh sandbox; {args.id!r} is running already"
         )
+    env = {**_terminal.TERM, **spec.get("env", {})}
     with _find.reached(args, args.id) as running:
-
-        def enter(size: PtySize) -> Process:
-            env = {**terminal, **spec.get("env", {})}
-            return running.exec(_SHELL, pty=size, env=env, user=args.user, cwd=args.workdir)
-
-        return _terminal.attach(enter)
+        return _terminal.attach(
+            lambda size: running.exec(_SHELL, pty=size, env=env, user=args.user, cwd=args.workdir)
+        )

@@ -3,13 +3,12 @@
 import argparse
 import datetime
 import json
-import sys
 
 from sandboxkit import Operation, Snapshot, _tags
 from sandboxkit._forking import TTL
 from sandboxkit._snapshot import listed
-from sandboxkit.cli import _configured, _find, _options, _providers
-from sandboxkit.cli._text import duration, safe_line, tag_line
+from sandboxkit.cli import _find, _options, _providers
+from sandboxkit.cli._text import aligned, complain, duration, safe_line, tag_line
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.types import SnapshotInfo
 
@@ -38,7 +37,7 @@ def add(verbs: _options.Verbs) -> None:
         description="Take a snapshot of a running sandbox and print its id. The sandbox's programs are "
         "paused meanwhile. The snapshot has the sandbox's tags and those of --tag.",
     )
-    _options.provider(create, found=True)
+    _options.provider(create, _options.FOUND)
     create.add_argument("id", metavar="ID", help="the sandbox")
     create.add_argument("--name", help="a name to recognise it by")
     create.add_argument(
@@ -86,25 +85,15 @@ def show(args: argparse.Namespace, tagged: str | None = None) -> int:
     if args.json:
         print(json.dumps([_as_json(info) for info in found], indent=2))
     elif found:
-        rows = [("ID", "PROVIDER", "SIZE", "LEFT", "USED", "NAME", "TAGS"), *map(_row, found)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            print("   ".join(cells).rstrip())
-    for name, error in silent.items():
-        print(f"sandboxkit: {name} could not be queried: {safe_line(str(error))}", file=sys.stderr)
-    return 1 if silent else 0
+        heads = ("ID", "PROVIDER", "SIZE", "LEFT", "USED", "NAME", "TAGS")
+        print(aligned([heads, *map(_row, found)], len(heads), gap="   "))
+    return _providers.report(silent)
 
 
 def _stored(args: argparse.Namespace) -> tuple[list[SnapshotInfo], dict[str, SandboxError]]:
     tags = _tags.parse(args.tag)
-    names = [args.provider] if args.provider else _configured.names()
-    answers, silent = Operation(
-        _providers.query(names, lambda provider: listed(provider, tags))
-    ).result()
-    if args.provider in silent:
-        raise silent[args.provider]
-    found = [info for infos in answers.values() for info in infos]
+    listing = _providers.listed(args, lambda provider: listed(provider, tags))
+    found, silent = Operation(listing).result()
     return sorted(found, key=lambda info: (info.created_at, info.id)), silent
 
 
@@ -123,7 +112,7 @@ def remove(args: argparse.Namespace, tagged: str | None = None) -> int:
             print(safe_line(given))
         except SandboxError as error:
             failed = True
-            print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
+            complain(error)
     return 1 if failed else 0
 
 

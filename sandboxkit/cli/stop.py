@@ -1,11 +1,10 @@
 """`sandboxkit stop`, `pause` and `resume`: change sandboxes by id."""
 
 import argparse
-import sys
 
 from sandboxkit import Operation, Sandbox, Session
 from sandboxkit.cli import _find, _options
-from sandboxkit.cli._text import safe_line
+from sandboxkit.cli._text import complain, safe_line
 from sandboxkit.errors import SandboxError
 
 _FAILED = "Exits with 1 if any of them does not exist or failed; the others are {}."
@@ -35,7 +34,7 @@ def add(verbs: _options.Verbs) -> None:
         parser = verbs.add_parser(
             verb, help=brief, description=description, epilog=_FAILED.format(done)
         )
-        _options.provider(parser, found=True)
+        _options.provider(parser, _options.FOUND)
         parser.add_argument("ids", metavar="ID", nargs="+")
         parser.set_defaults(verb=main, change=verb)
 
@@ -58,5 +57,5 @@ def main(args: argparse.Namespace) -> int:
             print(safe_line(operation.result()))
         except SandboxError as error:
             failed = True
-            print(f"sandboxkit: error: {safe_line(str(error))}", file=sys.stderr)
+            complain(error)
     return 1 if failed else 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit.cli import _options
+from sandboxkit.cli._progress import StatusLine
 from sandboxkit.cli._text import count, safe_line
 
 _EPILOG = """\
@@ -76,7 +77,9 @@ def check(args: argparse.Namespace) -> int:
     entries = doctor.read_tasks(args.file, args.reference)
     reports: list[Any] = []  # Any: the reports' package is loaded by name
     grader = rewards.HostCompare(ignore=args.ignore)
-    with _Progress(len(entries)) as progress:
+    total = count(len(entries), "task")
+    with StatusLine() as progress:
+        progress.show(f"checked 0 of {total}")
         for report in doctor.check_file(entries, grader, args.provider):
             reports.append(report)
             progress.clear()
@@ -84,7 +87,7 @@ def check(args: argparse.Namespace) -> int:
                 print(json.dumps(dataclasses.asdict(report)), flush=True)
             elif report.status != "fine":
                 _show(report)
-            progress.show(len(reports))
+            progress.show(f"checked {len(reports)} of {total}")
     print(doctor.summary(reports), file=sys.stderr if args.json else sys.stdout)
     statuses = {report.status for report in reports}
     if statuses.intersection(_BAD):
@@ -114,29 +117,3 @@ def _show(report: Any) -> None:  # Any: as above
         for line in wrapped[1:]:
             print(f"{'':12}{line}")
     sys.stdout.flush()
-
-
-class _Progress:
-    """A line with the number of finished tasks, updated in place on a terminal's stderr."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._line = total, ""
-
-    def __enter__(self) -> "_Progress":
-        self.show(0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-    def show(self, done: int) -> None:
-        """Update the line."""
-        if sys.stderr.isatty():
-            self._line = f"checked {done} of {count(self._total, 'task')}"
-            print(f"\r{self._line}", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Erase the line."""
-        if self._line:
-            print(f"\r{' ' * len(self._line)}\r", end="", file=sys.stderr, flush=True)
-            self._line = ""

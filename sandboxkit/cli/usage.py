@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sandboxkit import _tags
 from sandboxkit.cli import _options
-from sandboxkit.cli._text import safe_line
+from sandboxkit.cli._text import aligned, safe_line
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger import LedgerEntry, LedgerFile, ledger_path, totals
 
@@ -48,13 +48,7 @@ def add(verbs: _options.Verbs) -> None:
         "them: sandbox time, CPU time, memory over time, starts, and bytes over the links to their agents.",
         epilog=_EPILOG,
     )
-    parser.add_argument(
-        "-p",
-        "--provider",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help="only of this backend (default: every one)",
-    )
+    _options.provider(parser, "only of this backend (default: every one)")
     _options.tags(parser)
     parser.add_argument("--since", metavar="DAY", type=_day, help="from this day on")
     parser.add_argument(
@@ -171,15 +165,7 @@ def _table(
         for row, (_, entries) in zip(rows[1:], lines, strict=True):
             cost = _cost(entries, prices)
             row.append(_UNKNOWN if cost is None else f"{cost:.4g}")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    aligned: list[str] = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if number < len(by) else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        aligned.append("  ".join(cells).rstrip())
-    return "\n".join(aligned)
+    return aligned(rows, len(by), gap="  ")
 
 
 def _cell(text: str, known: float, seconds: float) -> str:

@@ -1,11 +1,10 @@
 """`sandboxkit volumes`: list the volumes that sandboxes write to, and remove them by name."""
 
 import argparse
-import sys
 
 from sandboxkit import Operation, Volume
 from sandboxkit.cli import _options, _providers
-from sandboxkit.cli._text import safe_line
+from sandboxkit.cli._text import complain, safe_line
 from sandboxkit.errors import VolumeError
 
 _EPILOG = """\
@@ -68,5 +67,5 @@ def _remove(args: argparse.Namespace) -> int:
 
     failures = Operation(remove()).result()
     for failure in failures:
-        print(f"sandboxkit: error: {safe_line(str(failure))}", file=sys.stderr)
+        complain(failure)
     return 1 if failures else 0
