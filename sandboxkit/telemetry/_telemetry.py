@@ -25,6 +25,7 @@ Attributes = dict[str, str]
 
 _NAME = "sandboxkit"
 _PATHS = ("read_file", "write_file", "put_archive", "list_dir", "stat", "remove")
+_OTHERS = ("take_snapshot", "pause", "resume", "reset", "exec_each", "delete")
 _inside: ContextVar[bool] = ContextVar("sandboxkit_inside", default=False)
 """Whether a wrapped call runs: what a provider calls of its own is no operation of the user's."""
 
@@ -73,14 +74,11 @@ class Telemetry:
         self._instrumented.add(provider)
         wrappers: dict[str, Callable[..., Any]] = {  # Any: results of several calls
             "create": self._created,
-            "create_for": self._created_for,
+            "create_for": self._created,
             "exec": self._executed,
             "run_python": self._executed,
             "get_archive": self._archived,
-            "delete": self._deleted,
-            **dict.fromkeys(
-                (*_PATHS, "take_snapshot", "pause", "resume", "reset", "exec_each"), self._called
-            ),
+            **dict.fromkeys((*_PATHS, *_OTHERS), self._called),
         }
         for name, wrapper in wrappers.items():
             own = getattr(provider, name)
@@ -128,28 +126,14 @@ class Telemetry:
         name: str,
         create: Callable[..., Awaitable[str]],
         spec: SandboxSpec,
+        *first: FirstCommand,  # `create_for` gets one
     ) -> str:
-        return await self._counted(provider, spec, create(spec))
-
-    async def _created_for(
-        self,
-        provider: Provider,
-        name: str,
-        create_for: Callable[..., Awaitable[str]],
-        spec: SandboxSpec,
-        first: FirstCommand,
-    ) -> str:
-        if self._traceparent:  # the command's span, which it is to know, begins later
+        if first and self._traceparent:  # the command's span, which it is to know, begins later
             return await provider.create(spec)
-        return await self._counted(provider, spec, create_for(spec, first))
-
-    async def _counted(
-        self, provider: Provider, spec: SandboxSpec, creating: Awaitable[str]
-    ) -> str:
         attributes, began, outcome = self._of(provider, spec.tags), time.monotonic(), "cancelled"
         try:
             with self._span(provider, "create", None) as span:
-                sandbox_id = await creating
+                sandbox_id = await create(spec, *first)
                 span.set_attribute("sandboxkit.sandbox.id", sandbox_id)
             outcome = "started"
         except Exception as error:
@@ -206,7 +190,10 @@ class Telemetry:
     ) -> Any:
         about = {"file.path": str(given[0])} if name in _PATHS and given else {}
         with self._span(provider, name, sandbox_id, **about):
-            return await call(sandbox_id, *given, **more)
+            result = await call(sandbox_id, *given, **more)
+        if name == "delete":
+            self._ended(sandbox_id, "stopped")
+        return result
 
     async def _archived(
         self,
@@ -236,17 +223,6 @@ class Telemetry:
         finally:
             await chunks.aclose()
             span.end()
-
-    async def _deleted(
-        self,
-        provider: Provider,
-        name: str,
-        delete: Callable[[str], Awaitable[None]],
-        sandbox_id: str,
-    ) -> None:
-        with self._span(provider, "delete", sandbox_id):
-            await delete(sandbox_id)
-        self._ended(sandbox_id, "stopped")
 
 
 # Any: arguments and results of several calls.
