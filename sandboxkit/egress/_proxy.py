@@ -30,9 +30,12 @@ _BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 @dataclass(slots=True)
-class _RecordDraft:
-    """The facts known so far about one connection, for its record."""
+class _ProxiedConnection:
+    """One connection from the sandbox, and the facts known so far for its record."""
 
+    stream: ByteStream
+    incoming: Incoming
+    meter: Meter
     began: float = field(default_factory=time.time)
     method: str = ""
     target: HttpTarget = NO_TARGET
@@ -94,15 +97,15 @@ class _Phase:
             await self._none_open.wait()
 
     async def carry(self, stream: ByteStream) -> None:
-        draft, meter = _RecordDraft(), Meter(0, self._left)
+        own = _ProxiedConnection(stream, Incoming(stream), Meter(0, self._left))
         scope = anyio.CancelScope()
         crowded = len(self._open) >= self._egress.max_connections
         self._open.add(scope)
         try:
             with scope:
-                await self._serve(stream, draft, meter, crowded=crowded)
+                await self._serve(own, crowded=crowded)
         finally:
-            self._record(draft, meter)
+            self._record(own)
             try:
                 await stream.aclose()
             finally:
@@ -110,76 +113,68 @@ class _Phase:
                 if not self._open:
                     self._none_open.set()
 
-    async def _serve(
-        self, stream: ByteStream, draft: _RecordDraft, meter: Meter, *, crowded: bool
-    ) -> None:
+    async def _serve(self, own: _ProxiedConnection, *, crowded: bool) -> None:
         try:
             if crowded:
                 most = self._egress.max_connections
                 raise EgressRefusedError(503, f"{most} connections are open already")
-            await self._handle(stream, draft, meter)
+            await self._handle(own)
         except EgressRefusedError as error:
-            draft.reason = error.reason
-            if not draft.responded:
-                await _refuse(stream, error)
+            own.reason = error.reason
+            if not own.responded:
+                await _refuse(own.stream, error)
         except anyio.EndOfStream:
-            draft.reason = "the connection ended before the request was whole"
+            own.reason = "the connection ended before the request was whole"
         except _BROKEN as error:
-            draft.reason = f"the connection broke: {error or type(error).__name__}"
+            own.reason = f"the connection broke: {error or type(error).__name__}"
         except SandboxError as error:
-            draft.reason = f"the sandbox ended: {error}"
+            own.reason = f"the sandbox ended: {error}"
             raise
         except anyio.get_cancelled_exc_class():
-            draft.reason = "the network was changed, or the sandbox stopped"
+            own.reason = "the network was changed, or the sandbox stopped"
             raise
 
-    async def _handle(self, stream: ByteStream, draft: _RecordDraft, meter: Meter) -> None:
-        egress, incoming = self._egress, Incoming(stream)
+    async def _handle(self, own: _ProxiedConnection) -> None:
+        egress = self._egress
         with _within(egress.header_seconds, "the head of the request"):
-            head = _http.request(await incoming.head(egress.max_header_bytes))
-        draft.method = head.method
-        draft.target = target = _http.target(head)
+            head = _http.request(await own.incoming.head(egress.max_header_bytes))
+        own.method = head.method
+        own.target = target = _http.target(head)
         if self._none:
             raise EgressRefusedError(403, "the sandbox's network is 'none' now")
         if self._left.left <= 0:
             raise EgressRefusedError(403, f"the limit max_bytes={egress.max_bytes} is reached")
         credential = egress.credential(target.name)
         if credential is not None:
-            await self._with_headers(credential, head, stream, incoming, draft, meter)
+            await self._with_headers(credential, head, own)
             return
         if not egress.allows(target.name, target.port):
             raise EgressRefusedError(403, f"no rule allows {target.name}:{target.port}")
         length = _http.body_length(head)
         if head.method == "CONNECT" and length != 0:
             raise EgressRefusedError(400, "CONNECT has a body")
-        async with self._dialled(target.name, target.port, draft) as remote:
+        async with self._dialled(target.name, target.port, own) as remote:
             if head.method != "CONNECT":
                 host = target.name if target.port == 80 else f"{target.name}:{target.port}"
                 data = _http.forwarded(head, target, host, length, [])
-                await self._exchange(data, head, length, stream, incoming, remote, draft, meter)
+                await self._exchange(data, head, length, remote, own)
                 return
-            draft.responded = True
-            await stream.send(_ESTABLISHED)
+            own.responded = True
+            await own.stream.send(_ESTABLISHED)
             with _within(egress.header_seconds, "the first message of TLS"):
-                hello, name = await _tls.client_hello(incoming)
+                hello, name = await _tls.client_hello(own.incoming)
             if name != target.name:
                 raise EgressRefusedError(403, f"TLS is for {name}, CONNECT for {target.name}")
-            draft.allowed = True
-            meter.sent(len(hello))
+            own.allowed = True
+            own.meter.sent(len(hello))
             await remote.send(hello)
-            await join(stream, incoming, remote, meter, egress.idle_seconds)
+            await join(own.stream, own.incoming, remote, own.meter, egress.idle_seconds)
 
     async def _with_headers(
-        self,
-        credential: Credential,
-        head: RequestHead,
-        stream: ByteStream,
-        incoming: Incoming,
-        draft: _RecordDraft,
-        meter: Meter,
+        self, credential: Credential, head: RequestHead, own: _ProxiedConnection
     ) -> None:
         """Send a request to the host of a credential, and add the credential's headers."""
-        (host, port), target = credential.target, draft.target
+        (host, port), target = credential.target, own.target
         path = target.path.partition("?")[0]
         if head.method not in credential.methods or target.port != 80:
             raise EgressRefusedError(
@@ -190,7 +185,7 @@ class _Phase:
         length = _http.body_length(head)
         named = host if port == 443 else f"{host}:{port}"
         data = _http.forwarded(head, target, named, length, list(credential.headers.items()))
-        async with self._dialled(host, port, draft) as plain:
+        async with self._dialled(host, port, own) as plain:
             self._tls = self._tls or ssl.create_default_context()
             try:
                 with anyio.fail_after(self._egress.header_seconds):
@@ -200,59 +195,58 @@ class _Phase:
             except _BROKEN as error:
                 cause = error.__cause__ or error
                 raise EgressRefusedError(502, f"no TLS with {host}: {cause}") from error
-            await self._exchange(data, head, length, stream, incoming, remote, draft, meter)
+            await self._exchange(data, head, length, remote, own)
 
     async def _exchange(
         self,
         data: bytes,
         head: RequestHead,
         length: int | None,
-        stream: ByteStream,
-        incoming: Incoming,
         remote: ByteStream,
-        draft: _RecordDraft,
-        meter: Meter,
+        own: _ProxiedConnection,
     ) -> None:
         """Send one request and forward its response; then end the connection."""
 
         def on_response() -> None:
-            draft.responded = True
+            own.responded = True
 
-        draft.allowed = True
-        meter.sent(len(data))
+        own.allowed = True
+        own.meter.sent(len(data))
         await remote.send(data)
-        idle = self._egress.idle_seconds
-        await exchange(head.method, length, stream, incoming, remote, meter, idle, on_response)
+        idle, stream = self._egress.idle_seconds, own.stream
+        await exchange(
+            head.method, length, stream, own.incoming, remote, own.meter, idle, on_response
+        )
         await stream.send_eof()
         await drain(stream, _RESPONSE_SECONDS, _DRAINED_BYTES)
 
     @contextlib.asynccontextmanager
     async def _dialled(
-        self, name: str, port: int, draft: _RecordDraft
+        self, name: str, port: int, own: _ProxiedConnection
     ) -> AsyncIterator[ByteStream]:
         """Resolve a name once, check its addresses, and connect to one of them."""
         addresses = await self._resolver.addresses(self._egress, name, port)
-        remote, draft.address = await dial(name, addresses, port)
+        remote, own.address = await dial(name, addresses, port)
         try:
             yield remote
         finally:
             await anyio.aclose_forcefully(remote)
 
-    def _record(self, draft: _RecordDraft, meter: Meter) -> None:
+    def _record(self, own: _ProxiedConnection) -> None:
         now = time.time()
         record = EgressRecord(
-            time=draft.began,
+            time=own.began,
             sandbox=self._sandbox_id,
-            method=draft.method,
-            name=draft.target.name,
-            port=draft.target.port,
-            path=draft.target.path.partition("?")[0][:_PATH],
-            address=draft.address,
-            allowed=draft.allowed,
-            reason=draft.reason,
-            sent=meter.up,
-            received=meter.down,
-            seconds=round(max(0.0, now - draft.began), 6),
+            method=own.method,
+            name=own.target.name,
+            port=own.target.port,
+            path=own.target.path.partition("?")[0][:_PATH],
+            address=own.address,
+            allowed=own.allowed,
+            reason=own.reason,
+            sent=own.meter.up,
+            received=own.meter.down,
+            seconds=round(max(0.0, now - own.began), 6),
         )
         self._audit.add(record)
 
