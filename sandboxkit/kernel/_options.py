@@ -49,15 +49,14 @@ def checked(given: KernelOptions) -> Options:
         _arguments.refuse(name, value, ", ".join(Options.__annotations__))
     python = _arguments.text("python", given.get("python", "python3"))
     wanted = given.get("ipykernel")
-    cwd, user = given.get("cwd"), given.get("user")
     limit = _arguments.size("output_limit", given.get("output_limit", OUTPUT_LIMIT))
     if limit < _LEAST_OUTPUT:
         _arguments.refuse("output_limit", limit, f"at least {_LEAST_OUTPUT} bytes")
     return Options(
         python,
         None if wanted is None else _arguments.flag("ipykernel", wanted),
-        None if cwd is None else _arguments.path(cwd, "cwd"),
+        _arguments.cwd(given.get("cwd")),
         _arguments.env(given.get("env")),
-        None if user is None else _arguments.text("user", user),
+        _arguments.user(given.get("user")),
         limit,
     )

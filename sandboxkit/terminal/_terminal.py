@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -17,6 +17,8 @@ from sandboxkit.types import PtySize
 
 if TYPE_CHECKING:
     from sandboxkit._sandbox import Sandbox
+
+T = TypeVar("T")
 
 SIZE = PtySize(rows=50, cols=160)
 ENV = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat"}
@@ -54,9 +56,9 @@ class Terminal(ManagedProcess[Shell]):
     ) -> None:
         super().__init__(sandbox)
         self._options = (
-            None if cwd is None else _arguments.path(cwd, "cwd"),
+            _arguments.cwd(cwd),
             {**ENV, **_arguments.env(env)},
-            None if user is None else _arguments.text("user", user),
+            _arguments.user(user),
             SIZE if size is None else _arguments.pty_size("size", size),
             _arguments.size("output_limit", output_limit),
         )
@@ -82,8 +84,7 @@ class Terminal(ManagedProcess[Shell]):
         text = _command(command)
         timeout = _arguments.patience(timeout)
 
-        async def run() -> TerminalResult:
-            shell = await self._started()
+        async def run(shell: Shell) -> TerminalResult:
             if self._entering or not shell.idle:
                 raise TerminalError(
                     "a command runs in this terminal: wait(), send() to it, interrupt() or kill() it"
@@ -100,7 +101,7 @@ class Terminal(ManagedProcess[Shell]):
                 raise _over(shell)
             return result
 
-        return self._operation(run)
+        return self._with_shell(run)
 
     def wait(self, *, timeout: float | None = None) -> Operation[TerminalResult]:
         """Wait up to `timeout` seconds for the running command; 0 returns at once.
@@ -109,11 +110,7 @@ class Terminal(ManagedProcess[Shell]):
         the last command.
         """
         timeout = _arguments.patience(timeout)
-
-        async def run() -> TerminalResult:
-            return await self._result(await self._started(ended=True), timeout)
-
-        return self._operation(run)
+        return self._with_shell(lambda shell: self._result(shell, timeout), ended=True)
 
     def interrupt(self, *, timeout: float = 2.0) -> Operation[TerminalResult]:
         """Type Ctrl-C; return the result once the command ends, or after `timeout` seconds.
@@ -137,12 +134,7 @@ class Terminal(ManagedProcess[Shell]):
         starts a program without waiting for it, and `wait` then waits for it.
         """
         data = _arguments.content("text", text)
-
-        async def run() -> None:
-            shell = await self._started()
-            await shell.type(data)
-
-        return self._operation(run)
+        return self._with_shell(lambda shell: shell.type(data))
 
     def expect(
         self, pattern: str | re.Pattern[str], *, timeout: float | None = 30.0
@@ -154,8 +146,7 @@ class Terminal(ManagedProcess[Shell]):
         wanted = _pattern(pattern)
         timeout = _arguments.patience(timeout)
 
-        async def run() -> Expected:
-            shell = await self._started(ended=True)
+        async def run(shell: Shell) -> Expected:
             with anyio.move_on_after(timeout):
                 while True:
                     if found := _search(wanted, shell):
@@ -167,26 +158,20 @@ class Terminal(ManagedProcess[Shell]):
             _raise_failure(shell)
             return _search(wanted, shell) or Expected(_text(shell.unread.look()), None)
 
-        return self._operation(run)
+        return self._with_shell(run, ended=True)
 
     def read(self) -> Operation[str]:
         """Return the unread output, without waiting."""
 
-        async def run() -> str:
-            shell = await self._started(ended=True)
+        async def run(shell: Shell) -> str:
             return _text(shell.unread.take()[0])
 
-        return self._operation(run)
+        return self._with_shell(run, ended=True)
 
     def resize(self, size: PtySize) -> Operation[None]:
         """Set the size of the terminal."""
         size = _arguments.pty_size("size", size)
-
-        async def run() -> None:
-            shell = await self._started()
-            await shell.resize(size)
-
-        return self._operation(run)
+        return self._with_shell(lambda shell: shell.resize(size))
 
     def _new(self) -> Shell:
         return Shell(self._sandbox, *self._options)
@@ -196,26 +181,31 @@ class Terminal(ManagedProcess[Shell]):
             "this terminal was closed: open another with sandbox.terminal()", ended=True
         )
 
-    async def _started(self, *, ended: bool = False) -> Shell:
-        """Return the started shell. Raises TerminalError if it has ended, unless `ended` allows that."""
-        shell = await self._opened()
-        _raise_failure(shell)
-        if shell.ended and not ended:
-            raise _over(shell)
-        return shell
+    def _with_shell(
+        self, work: Callable[[Shell], Awaitable[T]], *, ended: bool = False
+    ) -> Operation[T]:
+        """Do `work` with the started shell. Raises TerminalError if it has ended, unless `ended` allows that."""
+
+        async def run() -> T:
+            shell = await self._opened()
+            _raise_failure(shell)
+            if shell.ended and not ended:
+                raise _over(shell)
+            return await work(shell)
+
+        return self._operation(run)
 
     def _ending(
         self, end: Callable[[Shell], Awaitable[None]], timeout: float
     ) -> Operation[TerminalResult]:
         patience = _arguments.patience(timeout)
 
-        async def run() -> TerminalResult:
-            shell = await self._started()
+        async def run(shell: Shell) -> TerminalResult:
             if not shell.idle:
                 await end(shell)
             return await self._result(shell, patience)
 
-        return self._operation(run)
+        return self._with_shell(run)
 
     async def _result(self, shell: Shell, patience: float | None) -> TerminalResult:
         with anyio.move_on_after(patience):
