@@ -5,20 +5,9 @@ import anyio
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 
-__all__ = ["pause", "resume"]
 
-
-def pause(life: Lifecycle) -> Operation[None]:
-    """Pause a sandbox; see `Sandbox.pause`."""
-    return _change(life, paused=True)
-
-
-def resume(life: Lifecycle) -> Operation[None]:
-    """Resume a sandbox; see `Sandbox.resume`."""
-    return _change(life, paused=False)
-
-
-def _change(life: Lifecycle, *, paused: bool) -> Operation[None]:
+def change(life: Lifecycle, *, paused: bool) -> Operation[None]:
+    """Pause or resume a sandbox; see `Sandbox.pause` and `Sandbox.resume`."""
     life.refuse_ended()
     life.provider.check_pause()
 

@@ -443,11 +443,11 @@ class Sandbox(Displayable):
         Commands in flight and their `timeout` stand still; a `deadline` and the lifetime do not. Other calls
         raise SandboxPausedError. Raises ConfigurationError if the backend cannot pause sandboxes.
         """
-        return _pausing.pause(self._life)
+        return _pausing.change(self._life, paused=True)
 
     def resume(self) -> Operation[None]:
         """Let the programs of a paused sandbox go on, whichever process paused it. Idempotent."""
-        return _pausing.resume(self._life)
+        return _pausing.change(self._life, paused=False)
 
     def stop(self) -> Operation[None]:
         """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.

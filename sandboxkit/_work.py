@@ -45,6 +45,13 @@ def undone_if_interrupted(undo: Callable[[], object]) -> Iterator[None]:
         raise
 
 
+def leaf_of(error: BaseException) -> BaseException:
+    """Return the first error in nested groups that is no group itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 class UndoneError(Exception):
     """The work was cancelled and has undone its effects."""
 

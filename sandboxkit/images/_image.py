@@ -126,7 +126,6 @@ class Image:
         given = {"network": "internet", **options, "image": self.base}
         spec = build_spec(SandboxSpec(), given)
         check(backend, spec)
-        backend.check(spec)
         backend.check_snapshot(spec, "files")
         if _build.TAG in spec.tags:
             _arguments.refuse("tags", dict(spec.tags), f"tags other than {_build.TAG!r}")

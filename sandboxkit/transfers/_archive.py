@@ -14,6 +14,7 @@ import anyio.from_thread
 import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from sandboxkit._work import leaf_of
 from sandboxkit.errors import ConfigurationError, SandboxFileError
 from sandboxkit.provider import Provider
 from sandboxkit.transfers._untar import ArchiveError, Member, members
@@ -151,15 +152,8 @@ async def unpack(
                     except anyio.BrokenResourceError:
                         break  # the extractor is done; only padding follows
     except* Exception as errors:  # noqa: BLE001 - unwrapped and raised again
-        raise _only(errors) from None
+        raise leaf_of(errors) from None
     return result[0]
-
-
-def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:

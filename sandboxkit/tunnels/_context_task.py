@@ -10,7 +10,7 @@ import anyio
 
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
-from sandboxkit._work import UndoneError, Work, start_detached
+from sandboxkit._work import UndoneError, Work, leaf_of, start_detached
 from sandboxkit.provider import Provider
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class ContextTask(Generic[T]):
                 self._entered.set()
                 await self._left.wait()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise leaf_of(errors) from errors
         finally:
             self._entered.set()
 
@@ -84,12 +84,6 @@ def opened(
     life.refuse_ended()
     hold: ContextTask[T] = ContextTask(life, enter)
     return Operation(hold.open(), lost=hold.cancel, of=life)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 class LoopbackPort:
