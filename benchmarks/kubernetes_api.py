@@ -5,6 +5,7 @@ import contextlib
 import json
 import secrets
 import statistics
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any, Self, TypeVar
 
 import aiohttp
 
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, find_cluster
 
-__all__ = ["AT_ONCE", "Api", "Json", "all_of", "lines", "spread", "timed"]
+__all__ = ["AT_ONCE", "Api", "Json", "all_of", "lines", "measured", "spread", "timed"]
 
 AT_ONCE = 32
 """Requests in flight."""
@@ -30,6 +31,21 @@ class Use:
 
     cpu: float
     memory_mb: float
+
+
+def measured(work: Callable[["Api"], Awaitable[None]]) -> int:
+    """Do `work` with a client of the test cluster; return the program's exit status."""
+    cluster = find_cluster()
+    if isinstance(cluster, str):
+        print(cluster, file=sys.stderr)
+        return 1
+
+    async def run() -> None:
+        async with Api.open(cluster) as api:
+            await work(api)
+
+    asyncio.run(run())
+    return 0
 
 
 class Api:

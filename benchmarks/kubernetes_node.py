@@ -18,8 +18,7 @@ from functools import partial
 
 import aiohttp
 
-from benchmarks.kubernetes_api import Api, Json, all_of, lines, spread, timed
-from tests.kubernetes.cluster import find_cluster
+from benchmarks.kubernetes_api import Api, Json, all_of, lines, measured, spread, timed
 
 IDLE = 20.0
 """Seconds for which the streams are left idle."""
@@ -41,22 +40,16 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=30)
     parser.add_argument("--streams", type=int, default=200)
     args = parser.parse_args()
-    cluster = find_cluster()
-    if isinstance(cluster, str):
-        print(cluster, file=sys.stderr)
-        return 1
 
-    async def run() -> None:
-        async with Api.open(cluster) as api:
-            accounts = api.pods.removesuffix("pods") + "serviceaccounts"
-            await wait_until(api, accounts, "default", lambda _: True)
-            await starts(api, args.pods)
-            await streams(api, args.streams)
-            await output(api)
-            await api.call("DELETE", f"{api.pods}/pod-0", {"gracePeriodSeconds": 0})
+    async def work(api: Api) -> None:
+        accounts = api.pods.removesuffix("pods") + "serviceaccounts"
+        await wait_until(api, accounts, "default", lambda _: True)
+        await starts(api, args.pods)
+        await streams(api, args.streams)
+        await output(api)
+        await api.call("DELETE", f"{api.pods}/pod-0", {"gracePeriodSeconds": 0})
 
-    asyncio.run(run())
-    return 0
+    return measured(work)
 
 
 async def starts(api: Api, count: int) -> None:

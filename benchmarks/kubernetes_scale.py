@@ -19,8 +19,7 @@ from collections import Counter
 from functools import partial
 
 from benchmarks.fake_kubelet import PODS_A_NODE, nodes, pod, running
-from benchmarks.kubernetes_api import AT_ONCE, Api, Json, all_of, lines, spread, timed
-from tests.kubernetes.cluster import find_cluster
+from benchmarks.kubernetes_api import AT_ONCE, Api, Json, all_of, lines, measured, spread, timed
 
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 CLAIMED = "example.com/claimed"
@@ -37,18 +36,12 @@ def main() -> int:
     )
     parser.add_argument("--pods", type=int, default=2000)
     args = parser.parse_args()
-    cluster = find_cluster()
-    if isinstance(cluster, str):
-        print(cluster, file=sys.stderr)
-        return 1
 
-    async def run() -> None:
-        count = -(-args.pods // PODS_A_NODE)
-        async with Api.open(cluster) as api, nodes(api, count) as names:
+    async def work(api: Api) -> None:
+        async with nodes(api, -(-args.pods // PODS_A_NODE)) as names:
             await pods(api, names, args.pods)
 
-    asyncio.run(run())
-    return 0
+    return measured(work)
 
 
 async def pods(api: Api, nodes: list[str], count: int) -> None:

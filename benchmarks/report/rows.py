@@ -34,27 +34,29 @@ def rows() -> Iterator[Row]:
     yield from scaling()
 
 
+def beside(label: str, module: str, measure: str, does: Does, times: int, many: int) -> Entry:
+    """Ours on Docker, or a peer."""
+    ours = label == OURS
+    arguments = {"provider": "docker", **does} if ours else dict(does)
+    return Entry(label, module, measure, arguments, times, None if ours else label, many)
+
+
 def fresh() -> Iterator[Row]:
     """A fresh sandbox for each command, 8 at a time, on Docker."""
-
-    def entry(peer: str, module: str, does: Does, times: int = 16) -> Entry:
-        ours = peer == OURS
-        arguments = {"provider": "docker", **does} if ours else dict(does)
-        return Entry(peer, module, "fresh", arguments, times, None if ours else peer, 8)
-
+    peers = (
+        (OURS, "ours", 16),
+        (DOCKER_PY, "docker_py", 16),
+        ("aiodocker", "aio_docker", 16),
+        ("epicbox", "epicbox_docker", 16),
+        ("llm-sandbox", "llm_sandbox_docker", 8),
+        ("swe-rex", "swe_rex_docker", 8),
+    )
     for key, name, does in (("true", "true", TRUE), ("python", "python3 -c", PYTHON)):
         yield Row(
             f"docker-fresh-{key}",
             f"Docker: a fresh sandbox and `{name}`, 8 at a time",
             "per second",
-            (
-                entry(OURS, "ours", does),
-                entry(DOCKER_PY, "docker_py", does),
-                entry("aiodocker", "aio_docker", does),
-                entry("epicbox", "epicbox_docker", does),
-                entry("llm-sandbox", "llm_sandbox_docker", does, 8),
-                entry("swe-rex", "swe_rex_docker", does, 8),
-            ),
+            tuple(beside(peer, module, "fresh", does, times, 8) for peer, module, times in peers),
             rounds=4,
             weight=5,
             targets=(
@@ -66,12 +68,6 @@ def fresh() -> Iterator[Row]:
 
 def living() -> Iterator[Row]:
     """Commands in a sandbox that lives."""
-
-    def entry(label: str, module: str, does: Does, times: int, many: int) -> Entry:
-        ours = label == OURS
-        arguments = {"provider": "docker", **does} if ours else dict(does)
-        return Entry(label, module, "living", arguments, times, None if ours else label, many)
-
     peers = (
         (OURS, "ours"),
         (DOCKER_PY, "docker_py"),
@@ -84,7 +80,7 @@ def living() -> Iterator[Row]:
         "docker-living-true",
         "Docker: `true` in a sandbox that lives, one after the other",
         "ms",
-        tuple(entry(*peer, TRUE, 20, 1) for peer in peers),
+        tuple(beside(*peer, "living", TRUE, 20, 1) for peer in peers),
         rounds=6,
         targets=(Target("`true` in a living sandbox", OURS, DOCKER_PY, "at least", 30),),
     )
@@ -93,7 +89,7 @@ def living() -> Iterator[Row]:
         "Docker: `python3 -c` in a sandbox that lives, 8 at a time",
         "per second",
         (
-            *(entry(*peer, PYTHON, 32, 8) for peer in peers[:4]),
+            *(beside(*peer, "living", PYTHON, 32, 8) for peer in peers[:4]),
             Entry("one Python inside", "ours", "floor_in_container", dict(PYTHON), 1, each=32),
         ),
         rounds=4,

