@@ -8,6 +8,8 @@ import tarfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import anyio
 import anyio.from_thread
@@ -159,7 +161,8 @@ async def unpack(
 def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:
     """Yield the archive in pieces of at least `_CHUNK` bytes, except for the last."""
     piece = bytearray()
-    for part in _parts_of_archive(local, name):
+    left = _entries(local, "") if name is None else [(os.path.realpath(local), name)]
+    for part in _parts_of(left, tarfile.PAX_FORMAT):
         piece += part
         if len(piece) >= _CHUNK:
             yield bytes(piece)
@@ -167,18 +170,28 @@ def _archive(local: str, name: str | None) -> Generator[bytes, None, None]:
     yield bytes(piece) + bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _parts_of_archive(local: str, name: str | None) -> Iterator[bytes]:
+def _parts_of(left: list[tuple[str, str]], form: Literal[1, 2]) -> Iterator[bytes]:
+    """Yield a tar, without its end, of paths with their names, and of what is below them; the last comes first.
+
+    `form` is a format of `tarfile`.
+    """
     # Only makes headers and tracks hard links to earlier files; nothing is written to it.
-    tar = tarfile.TarFile(fileobj=io.BytesIO(), mode="w", format=tarfile.PAX_FORMAT)
-    left = _entries(local, "") if name is None else [(os.path.realpath(local), name)]
+    tar = tarfile.TarFile(fileobj=io.BytesIO(), mode="w", format=form)
     while left:
         path, called = left.pop()
         member = _anonymous(path, tar.gettarinfo(path, called))
-        yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+        yield member.tobuf(form, "utf-8", "surrogateescape")
         if member.isdir():
-            left += _entries(path, f"{called}/")
+            left += _entries(path, "" if called == "." else f"{called}/")
         elif member.isreg():
             yield from _content(path, member.size)
+
+
+def stored(folder: Path) -> Iterator[bytes]:
+    """Yield a tar of a stored dataset, whose modes and times are those to be shown."""
+    # GNU's format keeps the bytes of names that are not UTF-8.
+    yield from _parts_of([(str(folder), ".")], tarfile.GNU_FORMAT)
+    yield bytes(2 * tarfile.BLOCKSIZE)
 
 
 def _entries(folder: str, prefix: str) -> list[tuple[str, str]]:
