@@ -242,6 +242,7 @@ async def _sh(
             if len(stdout) == most:
                 enough.cancel()
 
+    where = {"provider": provider.name, "sandbox_id": sandbox_id}
     command = Command(("sh", "-c", script, "sh", path, *arguments), stdin=stdin)
     returncode = 0
     with enough:
@@ -253,18 +254,8 @@ async def _sh(
                 f"{path!r}: {error}", provider=provider.name, sandbox_id=sandbox_id
             ) from error
     if returncode == _NOT_FOUND:
-        raise SandboxFileNotFoundError(
-            f"no file {path!r} in the sandbox",
-            path=path,
-            provider=provider.name,
-            sandbox_id=sandbox_id,
-        )
+        raise SandboxFileNotFoundError(f"no file {path!r} in the sandbox", path=path, **where)
     if returncode:
-        reason = stderr.decode(errors="replace").strip()
-        raise SandboxFileError(
-            f"{path!r}: {reason or f'failed with status {returncode}'}",
-            path=path,
-            provider=provider.name,
-            sandbox_id=sandbox_id,
-        )
+        reason = stderr.decode(errors="replace").strip() or f"failed with status {returncode}"
+        raise SandboxFileError(f"{path!r}: {reason}", path=path, **where)
     return bytes(stdout)

@@ -134,12 +134,7 @@ class Sandbox(Displayable):
         """Return a sandbox by its id, whichever process made it. Raises SandboxNotFoundError."""
         sandbox_id = _arguments.text("sandbox_id", sandbox_id)
         backend = _ambient.provider(provider)
-
-        async def run() -> Sandbox:
-            await backend.get(sandbox_id)
-            return Sandbox(backend, SandboxSpec(), SessionContext(), sandbox_id)
-
-        return Operation(run())
+        return Operation(Sandbox._reached(backend, SessionContext(), sandbox_id))
 
     def start(self) -> Operation[Self]:
         """Start the sandbox now rather than on first use, and return it."""
@@ -471,6 +466,11 @@ class Sandbox(Displayable):
     async def __aexit__(self, *exc: object) -> None:
         if not self.spec.detach:
             await self.stop()
+
+    @staticmethod
+    async def _reached(provider: Provider, context: SessionContext, sandbox_id: str) -> "Sandbox":
+        await provider.get(sandbox_id)
+        return Sandbox(provider, SandboxSpec(), context, sandbox_id)
 
     def _sibling(self, spec: SandboxSpec) -> "tuple[Sandbox, Lifecycle]":
         made = Sandbox(self._provider, spec, self._life.context)

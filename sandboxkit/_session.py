@@ -315,12 +315,7 @@ class Session:
         """
         self._refuse_closed()
         sandbox_id = _arguments.text("sandbox_id", sandbox_id)
-
-        async def run() -> Sandbox:
-            await self._provider.get(sandbox_id)
-            return Sandbox(self._provider, SandboxSpec(), self._context, sandbox_id)
-
-        return Operation(run())
+        return Operation(Sandbox._reached(self._provider, self._context, sandbox_id))
 
     def adopt(self, sandbox: Sandbox | str) -> Operation[Sandbox]:
         """Take over a sandbox, given as an object or an id: closing this session then stops it.
@@ -341,8 +336,7 @@ class Session:
         sandbox_id = _arguments.text("sandbox", given)
 
         async def run() -> Sandbox:
-            await self._provider.get(sandbox_id)
-            adopted = Sandbox(self._provider, SandboxSpec(), self._context, sandbox_id)
+            adopted = await Sandbox._reached(self._provider, self._context, sandbox_id)
             await adopted._life.take_room()
             try:
                 self._refuse_closed()  # a close() meanwhile has not stopped this sandbox

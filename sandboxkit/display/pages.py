@@ -40,25 +40,17 @@ def _result(result: ProcessResult) -> Page:
 
 @page_of.register
 def _info(info: SandboxInfo) -> Page:
-    rows = {"id": info.id, "provider": info.provider}
-    if info.image is not None:
-        rows["image"] = info.image
-    rows["tags"] = _tags_text(info.tags)
-    if info.expires_at is not None:
-        rows["time left"] = _left(info.expires_at)
-    return Page("SandboxInfo", info.state.value, _STATES[info.state], rows)
+    more = {} if info.image is None else {"image": info.image}
+    return Page("SandboxInfo", info.state.value, _STATES[info.state], _rows(info, more))
 
 
 @page_of.register
 def _snapshot_info(info: SnapshotInfo) -> Page:
     size = "unknown" if info.bytes is None else f"{info.bytes / 2**20:.1f} MiB"
-    rows = {"id": info.id, "provider": info.provider, "kind": info.kind, "size": size}
+    more = {"kind": info.kind, "size": size}
     if info.name is not None:
-        rows["name"] = info.name
-    rows["tags"] = _tags_text(info.tags)
-    if info.expires_at is not None:
-        rows["time left"] = _left(info.expires_at)
-    return Page("Snapshot", info.name or "stored", "plain", rows)
+        more["name"] = info.name
+    return Page("Snapshot", info.name or "stored", "plain", _rows(info, more))
 
 
 @page_of.register
@@ -100,6 +92,13 @@ def _operation(operation: Operation) -> Page:  # type: ignore[type-arg] # dispat
         inner = result._page()
         return Page(kind, inner.headline, inner.mood, inner.rows, inner.texts)
     return Page(kind, f"done, its result is of type {type(result).__name__}", "good", rows)
+
+
+def _rows(info: SandboxInfo | SnapshotInfo, more: Mapping[str, str]) -> dict[str, str]:
+    rows = {"id": info.id, "provider": info.provider, **more, "tags": _tags_text(info.tags)}
+    if info.expires_at is not None:
+        rows["time left"] = _left(info.expires_at)
+    return rows
 
 
 def _tags_text(tags: Mapping[str, str]) -> str:
