@@ -54,7 +54,7 @@ def register(closable: Closable) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         with contextlib.suppress(ValueError):  # the main thread of a subinterpreter
-            signal.signal(signal.SIGTERM, _terminate)
+            signal.signal(signal.SIGTERM, terminate)
 
 
 def register_backend(backend: Backend) -> None:
@@ -127,7 +127,8 @@ def _await_foreign_threads() -> None:
         time.sleep(0.001)
 
 
-def _terminate(signum: int, frame: object) -> None:
+def terminate(signum: int, frame: object) -> None:
+    """Handle a signal: exit with the status that a shell gives it."""
     raise SystemExit(128 + signum)
 
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from sandboxkit import _registry
 from sandboxkit.datasets import Dataset, Volume
@@ -26,14 +26,6 @@ _REPEATED = {
     "DIR=DATA": "DATA is a folder of yours, sha256:... or volume:NAME",
 }
 """Notes that help texts add to options that can be given several times, by the names of their values."""
-
-
-class CommandOptions(TypedDict):
-    """Keywords for `Sandbox.exec` that come from the command line."""
-
-    cwd: str | None
-    user: str | None
-    env: dict[str, str]
 
 
 FOUND = "backend: local, docker, ... (default: found by ID)"
@@ -110,7 +102,7 @@ def spec(args: argparse.Namespace) -> SpecOptions:
         value = getattr(args, option.name) if option.flag else None
         if value is not None:
             pairs = get_origin(option.type) is Mapping
-            parse = _mount if option.name == "mounts" else _variable
+            parse = _mount if option.name == "mounts" else variable
             given[option.name] = dict(map(parse, value)) if pairs else value
     if args.allow:
         if args.network is not None:
@@ -122,22 +114,15 @@ def spec(args: argparse.Namespace) -> SpecOptions:
 
 
 def command(parser: argparse.ArgumentParser) -> None:
-    """Add the options for one command in an existing sandbox."""
+    """Add the options of a command: its input, its terminal and its time limit."""
+    parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
+    parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
     parser.add_argument(
-        "-e",
-        "--env",
-        metavar="K=V",
-        action="append",
-        default=[],
-        help="set a variable; K alone copies yours",
+        "--timeout",
+        type=seconds,
+        metavar="TIME",
+        help="kill the command after TIME, such as 10 or 5m",
     )
-    parser.add_argument("-w", "--workdir", metavar="DIR", help="directory to start in")
-    parser.add_argument("-u", "--user", help="user name or uid")
-
-
-def command_keywords(args: argparse.Namespace) -> CommandOptions:
-    """Return the command options as keywords for `Sandbox.exec`."""
-    return {"cwd": args.workdir, "user": args.user, "env": dict(map(_variable, args.env))}
 
 
 def argv(rest: list[str], usage: str) -> list[str]:
@@ -196,7 +181,8 @@ def _mount(text: str) -> tuple[str, Dataset | Volume]:
     return point, Dataset(digest=data) if data.startswith("sha256:") else Dataset(data)
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable(text: str) -> tuple[str, str]:
+    """Parse NAME=VALUE; NAME alone takes the value that it has here. Raises ConfigurationError."""
     name, equals, value = text.partition("=")
     if equals:
         return name, value

@@ -9,7 +9,7 @@ import threading
 import tty
 from collections.abc import Callable, Iterator
 
-from sandboxkit import Process, PtySize
+from sandboxkit import Process, PtySize, _exit
 from sandboxkit.cli._streams import TIMED_OUT, feed_stdin, kill
 from sandboxkit.errors import CommandTimeoutError, ConfigurationError
 
@@ -51,7 +51,9 @@ def attach(start: Callable[[PtySize], Process]) -> int:
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
     saved = termios.tcgetattr(0)
-    handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {
+        number: signal.signal(number, _exit.terminate) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
     try:
         tty.setraw(0, termios.TCSADRAIN)  # not FLUSH: input typed ahead belongs to the program
         yield
@@ -73,10 +75,6 @@ def _resizes(process: Process) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGWINCH, before)
-
-
-def _exit(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
 
 
 def _size() -> PtySize:

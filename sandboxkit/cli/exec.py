@@ -1,6 +1,7 @@
 """`sandboxkit exec`: run one command in a running sandbox."""
 
 import argparse
+import functools
 
 from sandboxkit.cli import _find, _options, _streams
 from sandboxkit.errors import ConfigurationError
@@ -19,15 +20,17 @@ def add(verbs: _options.Verbs) -> None:
         "failed.",
     )
     _options.provider(parser, _options.FOUND)
-    parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
-    parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
-    parser.add_argument(
-        "--timeout",
-        type=_options.seconds,
-        metavar="TIME",
-        help="kill the command after TIME, such as 10 or 5m",
-    )
     _options.command(parser)
+    parser.add_argument(
+        "-e",
+        "--env",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="set a variable; K alone copies yours",
+    )
+    parser.add_argument("-w", "--workdir", metavar="DIR", help="directory to start in")
+    parser.add_argument("-u", "--user", help="user name or uid")
     parser.add_argument("id", metavar="ID", help="a sandbox, as 'sandboxkit ls' shows it")
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND [ARGUMENT]...")
     parser.set_defaults(verb=main)
@@ -38,20 +41,15 @@ def main(args: argparse.Namespace) -> int:
     argv = _options.argv(args.argv, _USAGE)
     if not argv:
         raise ConfigurationError(f"no command given; write: {_USAGE}")
-    options = _options.command_keywords(args)
+    env = dict(map(_options.variable, args.env))
     with _find.reached(args, args.id) as sandbox:
+        run = functools.partial(
+            sandbox.exec, argv, cwd=args.workdir, user=args.user, timeout=args.timeout
+        )
         if args.tty:
             from sandboxkit.cli import _terminal  # needs termios, which some platforms lack
 
-            options["env"] = {**_terminal.TERM, **options["env"]}
-            return _terminal.attach(
-                lambda size: sandbox.exec(argv, timeout=args.timeout, pty=size, **options)
-            )
-        process = sandbox.exec(
-            argv,
-            timeout=args.timeout,
-            stdin=True if args.interactive else None,
-            output_limit=_streams.KEPT,
-            **options,
-        )
+            return _terminal.attach(lambda size: run(pty=size, env={**_terminal.TERM, **env}))
+        stdin = True if args.interactive else None
+        process = run(env=env, stdin=stdin, output_limit=_streams.KEPT)
         return _streams.join(process, stdin=args.interactive)

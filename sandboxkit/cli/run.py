@@ -30,19 +30,12 @@ def add(verbs: _options.Verbs) -> None:
         epilog=_EPILOG,
     )
     _options.provider(parser)
-    parser.add_argument("-i", "--interactive", action="store_true", help="pass standard input on")
-    parser.add_argument("-t", "--tty", action="store_true", help="run the command on a terminal")
+    _options.command(parser)
     parser.add_argument(
         "-d",
         "--detach",
         action="store_true",
         help="leave the sandbox running and print its id; the command, if any, is its main command",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=_options.seconds,
-        metavar="TIME",
-        help="kill the command after TIME, such as 10 or 5m",
     )
     _options.sandbox(parser)
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND [ARGUMENT]...")
