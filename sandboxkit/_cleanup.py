@@ -8,12 +8,15 @@ that sandbox ends with its lifetime, or by `sandboxkit cleanup`. It also deletes
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from sandboxkit import _owners
 from sandboxkit.errors import SandboxError, SnapshotInUseError
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo, SnapshotInfo
+
+InfoT = TypeVar("InfoT", SandboxInfo, SnapshotInfo)
 
 
 async def sweep_strays(provider: Provider) -> None:
@@ -47,26 +50,15 @@ async def sweep_snapshots(
     Snapshots in use are kept. Every deletion is attempted; other failures are raised together as one
     ExceptionGroup.
     """
-    now, removed = time.time(), []
-    errors: list[Exception] = []
+    now, chosen = time.time(), []
     async for info in provider.list_snapshots(tags or {}):
         expired = info.expires_at is not None and info.expires_at.timestamp() <= now
-        chosen = bool(tags) or older_than is not None or expired
-        if older_than is not None and now - info.created_at.timestamp() < older_than:
-            chosen = False
-        if not chosen:
-            continue
-        try:
-            if not dry_run:
-                await provider.delete_snapshot(info.id)
-            removed.append(info)
-        except SnapshotInUseError:
-            pass
-        except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
-            errors.append(error)
-    if errors:
-        raise ExceptionGroup(f"{len(errors)} snapshots could not be deleted", errors)
-    return removed
+        young = older_than is not None and now - info.created_at.timestamp() < older_than
+        if not young and (tags or older_than is not None or expired):
+            chosen.append(info)
+    if dry_run:
+        return chosen
+    return await _deleted(chosen, provider.delete_snapshot, "snapshots")
 
 
 async def sweep(
@@ -93,16 +85,23 @@ async def sweep(
             chosen.append(info)
     if dry_run:
         return chosen
-    removed: list[SandboxInfo] = []
+    return await _deleted(chosen, provider.delete, "sandboxes")
+
+
+async def _deleted(
+    chosen: list[InfoT], delete: Callable[[str], Awaitable[None]], what: str
+) -> list[InfoT]:
+    """Delete all `chosen`, except snapshots in use, and return them; raise all failures together."""
+    deleted: list[InfoT] = []
     errors: list[Exception] = []
     for info in chosen:
         try:
-            await provider.delete(info.id)
-            removed.append(info)
+            await delete(info.id)
+            deleted.append(info)
+        except SnapshotInUseError:
+            pass
         except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
             errors.append(error)
     if errors:
-        raise ExceptionGroup(
-            f"{len(errors)} of {len(chosen)} sandboxes could not be deleted", errors
-        )
-    return removed
+        raise ExceptionGroup(f"{len(errors)} of {len(chosen)} {what} could not be deleted", errors)
+    return deleted
