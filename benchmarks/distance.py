@@ -6,8 +6,6 @@ import threading
 from collections import deque
 from typing import Self
 
-__all__ = ["Distance"]
-
 _RECEIVE_BYTES = 1 << 18
 
 

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Mapping
 
 from benchmarks.kubernetes_api import Api, Json
 
-__all__ = ["PODS_A_NODE", "nodes", "pod", "running"]
-
 PODS_A_NODE = 100
 
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.hosted import EMULATORS, MEASURES, HostedError, Measure, Side, Traffic, measured
 
-__all__ = ["HOSTED", "lines", "section"]
-
 HOSTED = "hosted"
 """The key of this section for `python -m benchmarks.report --only`."""
 ROUNDS, QUICK_ROUNDS = 10, 2

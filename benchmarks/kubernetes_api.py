@@ -15,8 +15,6 @@ import aiohttp
 
 from tests.kubernetes.cluster import Cluster, find_cluster
 
-__all__ = ["AT_ONCE", "Api", "Json", "all_of", "lines", "measured", "spread", "timed"]
-
 AT_ONCE = 32
 """Requests in flight."""
 

@@ -258,9 +258,9 @@ def series(value: CommandSeries, reuse: Reuse) -> CommandSeries:
     return value
 
 
-def env(value: Mapping[str, str] | None, name: str = "env") -> dict[str, str]:
+def env(value: Mapping[str, str] | None) -> dict[str, str]:
     """Return environment variables that execve(2) accepts; None becomes an empty dict."""
-    return {} if value is None else variables(name, value)
+    return {} if value is None else variables("env", value)
 
 
 def variables(name: str, value: Mapping[str, str]) -> dict[str, str]:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import anyio
 
-__all__ = ["PauseClock"]
-
 
 class PauseClock:
     """Whether a sandbox is paused, and the timers that stop meanwhile; background loop only."""

@@ -2,15 +2,13 @@
 
 from sandboxkit.errors import ProviderUnavailableError
 
-__all__ = ["NO_THREAD", "no_thread"]
-
-NO_THREAD = "can't start new thread"
+_NO_THREAD = "can't start new thread"
 """The message of Python's RuntimeError when the system refuses a new thread."""
 
 
 def no_thread(error: RuntimeError) -> ProviderUnavailableError | None:
     """Return the error to raise instead if `error` means a refused thread, else None."""
-    if str(error) != NO_THREAD:
+    if str(error) != _NO_THREAD:
         return None
     return ProviderUnavailableError(
         "this machine, not the sandbox, cannot start another thread: it has reached a limit of processes "

@@ -13,11 +13,10 @@ from sandboxkit.cli._text import safe_line
 _PLAIN_WIDTH = 10_000  # output that another program reads is never cut
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """Return a console without markup and automatic highlighting."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PLAIN_WIDTH
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+    return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
 
 
 def table(*headers: str, right: Iterable[str] = (), fixed: Iterable[str] = ("ID",)) -> Table:

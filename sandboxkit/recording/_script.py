@@ -93,7 +93,9 @@ class Script:
         """Whether a call was taken."""
         self._awaited = {call["began"] for call in self.calls}
         for call in self.calls:
-            self._awaited.update(at for at, kind, _ in call.get("events", ()) if _is_input(kind))
+            self._awaited.update(
+                at for at, kind, _ in call.get("events", ()) if kind in ("stdin", "eof")
+            )
         self._order = sorted(self._awaited, reverse=True)
         self._moved = anyio.Event()
 
@@ -154,10 +156,6 @@ class Script:
         while self._order and self._order[-1] not in self._awaited:
             self._order.pop()
         return self._order[-1] if self._order else default
-
-
-def _is_input(kind: str) -> bool:
-    return kind in ("stdin", "eof")
 
 
 # Any: a call's arguments.

@@ -11,8 +11,6 @@ from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from sandboxkit.errors import PortError
 from sandboxkit.provider import PortListener
 
-__all__ = ["FakeConnection", "FakePortListener", "connect", "listen"]
-
 
 class FakeConnection(ByteStream):
     """A TCP connection on this machine. Closing it before both directions have ended resets it."""

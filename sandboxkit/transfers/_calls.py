@@ -9,8 +9,6 @@ from sandboxkit._operation import Operation
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.transfers import _archive
 
-__all__ = ["download", "upload"]
-
 
 def upload(
     life: Lifecycle,

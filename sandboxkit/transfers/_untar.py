@@ -4,8 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["ArchiveError", "Member", "members"]
-
 Read = Callable[[int], bytes]
 """Reads at most this many bytes; returns fewer only at the end of the stream."""
 
