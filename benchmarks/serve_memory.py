@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.serve_load import resident_mb, served
+from benchmarks.serve_load import each, resident_mb, served
 
 AT_A_TIME = 32
 
@@ -22,21 +22,19 @@ AT_A_TIME = 32
 async def run(provider: str, requests: int) -> dict[str, Any]:
     """Send the commands and return the figures."""
     statuses: Counter[int] = Counter()
-    room = asyncio.Semaphore(AT_A_TIME)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=AT_A_TIME)
     with served(provider, 0) as (url, pid):
         async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
             made = (await client.post("/v1/sandboxes", json={})).json()["id"]
 
-            async def one() -> None:
-                async with room:
-                    body = {"argv": ["true"]}
-                    answer = await client.post(f"/v1/sandboxes/{made}/exec", json=body)
-                    statuses[answer.status_code] += 1
+            async def one(_: int) -> None:
+                body = {"argv": ["true"]}
+                answer = await client.post(f"/v1/sandboxes/{made}/exec", json=body)
+                statuses[answer.status_code] += 1
 
             figures = [resident_mb(pid)]
             for _ in range(10):
-                await asyncio.gather(*(one() for _ in range(requests // 10)))
+                await each(range(requests // 10), AT_A_TIME, one)
                 figures.append(resident_mb(pid))
             await client.delete(f"/v1/sandboxes/{made}")
     return {"resident_mb": figures, "statuses": dict(statuses)}

@@ -326,9 +326,8 @@ def bounds(
     """
     name = "pool"
     least, most = pool if isinstance(pool, tuple) and len(pool) == 2 else (0, pool)
-    if isinstance(least, bool) or not isinstance(least, int) or least < 0:
-        _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
-    if not isinstance(most, int) or _arguments.integer(name, most) < least:
+    is_least = isinstance(least, int) and not isinstance(least, bool) and least >= 0
+    if not is_least or not isinstance(most, int) or _arguments.integer(name, most) < least:
         _arguments.refuse(name, pool, "a number, or a tuple (least, most)")
     if max_concurrency is not None and most > max_concurrency:
         raise ConfigurationError(

@@ -4,6 +4,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -55,11 +56,8 @@ def _entries(root: bytes) -> Iterator[_Entry]:
     pending = [b""]
     while pending:
         folder = pending.pop()
-        try:
-            with os.scandir(os.path.join(root, folder)) as found:
-                names = sorted(each.name for each in found)
-        except OSError as error:
-            raise _refusal(root, folder, f"cannot be read: {error.strerror}") from error
+        with _reading(root, folder), os.scandir(os.path.join(root, folder)) as found:
+            names = sorted(each.name for each in found)
         below = []
         for name in names:
             entry = _Entry(path := os.path.join(folder, name), _kind(root, path))
@@ -70,10 +68,8 @@ def _entries(root: bytes) -> Iterator[_Entry]:
 
 
 def _kind(root: bytes, name: bytes) -> bytes:
-    try:
+    with _reading(root, name):
         mode = os.lstat(os.path.join(root, name)).st_mode
-    except OSError as error:
-        raise _refusal(root, name, f"cannot be read: {error.strerror}") from error
     if stat.S_ISDIR(mode):
         return b"d"
     if stat.S_ISLNK(mode):
@@ -97,12 +93,10 @@ def _content(root: bytes, entry: _Entry, to: bytes | None) -> bytes:
             os.symlink(target, to)
             os.utime(to, (_TIME, _TIME), follow_symlinks=False)
         return hashlib.sha256(target).hexdigest().encode()
-    try:
+    with _reading(root, entry.name):
         # Not blocking and no link followed: something else may have taken the file's place.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(os.path.join(root, entry.name), flags)
-    except OSError as error:
-        raise _refusal(root, entry.name, f"cannot be read: {error.strerror}") from error
     with open(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise _refusal(root, entry.name, "changed while it was read: stop what writes there")
@@ -119,10 +113,8 @@ def _hashed(root: bytes, entry: _Entry, file: BinaryIO, copied: BinaryIO | None)
     found = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK))
     while True:
-        try:
+        with _reading(root, entry.name):
             count = file.readinto(buffer)  # type: ignore[attr-defined]  # a raw file has it
-        except OSError as error:
-            raise _refusal(root, entry.name, f"cannot be read: {error.strerror}") from error
         if not count:
             return found.hexdigest().encode()
         found.update(buffer[:count])
@@ -133,10 +125,8 @@ def _hashed(root: bytes, entry: _Entry, file: BinaryIO, copied: BinaryIO | None)
 
 def _link(root: bytes, name: bytes) -> bytes:
     """Return the target of a link. Raises ConfigurationError if it leads out of the folder."""
-    try:
+    with _reading(root, name):
         target = os.readlink(os.path.join(root, name))
-    except OSError as error:
-        raise _refusal(root, name, f"cannot be read: {error.strerror}") from error
     lead = os.path.normpath(os.path.join(os.path.dirname(name), target))
     if os.path.isabs(target) or lead == b".." or lead.startswith(b"../"):
         raise _refusal(
@@ -146,6 +136,15 @@ def _link(root: bytes, name: bytes) -> bytes:
             "replace it by what it leads to, or by a relative link that stays inside",
         )
     return target
+
+
+@contextmanager
+def _reading(root: bytes, name: bytes) -> Iterator[None]:
+    """Raise ConfigurationError for an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise _refusal(root, name, f"cannot be read: {error.strerror}") from error
 
 
 def _refusal(root: bytes, name: bytes, why: str) -> ConfigurationError:

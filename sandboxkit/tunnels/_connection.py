@@ -3,7 +3,6 @@
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Self
 
 import anyio
 from anyio.abc import ByteStream
@@ -13,13 +12,13 @@ from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit.errors import SandboxError
 from sandboxkit.provider import Provider
-from sandboxkit.tunnels._context_task import ContextTask, opened
+from sandboxkit.tunnels._context_task import ClosedOnExit, ContextTask, opened
 
 _CLOSE_SECONDS = 2.0
 CHUNK_BYTES = 64 << 10
 
 
-class PortConnection:
+class PortConnection(ClosedOnExit):
     """A connection to a program in a sandbox. Made by `Sandbox.connect`, or passed to a handler.
 
     Every call returns at once with an Operation. One caller may receive while another sends. The calls
@@ -57,18 +56,6 @@ class PortConnection:
         if os.getpid() != self._pid:
             return Operation._completed()
         return Operation(self._close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close().result()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
 
     def _refuse_fork(self) -> None:
         _forks.refuse(self._pid, "this connection", "make another with sandbox.connect()")

@@ -86,7 +86,27 @@ def opened(
     return Operation(hold.open(), lost=hold.cancel, of=life)
 
 
-class LoopbackPort:
+class ClosedOnExit:
+    """The base class of objects that a `with` or `async with` block closes at its end."""
+
+    def close(self) -> Operation[None]:
+        """Close the object. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close().result()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class LoopbackPort(ClosedOnExit):
     """The base class of `Exposed` and `Served`: a loopback port that stays open until `close()`."""
 
     def __init__(self, hold: "ContextTask[Self]", port: int) -> None:
@@ -108,15 +128,3 @@ class LoopbackPort:
         if os.getpid() != self._pid:
             return Operation._completed()
         return start_detached(self._hold.leave)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close().result()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
