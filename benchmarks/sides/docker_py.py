@@ -13,14 +13,10 @@ import docker  # type: ignore[import-untyped]  # ships no types
 from benchmarks.sides.serve import IMAGE, LABEL, Work, expect, serve
 
 
-def _client() -> Any:  # Any: docker-py ships no types
-    return docker.from_env(timeout=60)
-
-
 @contextmanager
 def fresh(argv: list[str], stdout: str) -> Iterator[Work]:
     """`containers.run(remove=True)` without a network."""
-    client = _client()
+    client = docker.from_env(timeout=60)
 
     def one(_: int) -> None:
         output = client.containers.run(
@@ -34,7 +30,7 @@ def fresh(argv: list[str], stdout: str) -> Iterator[Work]:
 
 @contextmanager
 def _container() -> Iterator[Any]:
-    client = _client()
+    client = docker.from_env(timeout=60)
     container = client.containers.run(
         IMAGE, ["sleep", "3600"], detach=True, network_mode="none", init=True, labels=[LABEL]
     )

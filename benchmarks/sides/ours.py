@@ -6,7 +6,7 @@ import json
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -78,39 +78,40 @@ async def write(provider: str) -> AsyncIterator[Work]:
 
 
 @asynccontextmanager
-async def exposed(provider: str) -> AsyncIterator[Work]:
-    """GET requests to a server in a sandbox without a network, through `sandbox.expose`."""
+async def _served(provider: str, *program: str) -> AsyncIterator[int]:
+    """The port of this machine that leads, through `sandbox.expose`, to a server in a sandbox without a network."""
     async with (
         Session(provider, network="none", tags=TAGS) as session,
         session.sandbox() as sandbox,
     ):
-        server = sandbox.exec(["python3", "-c", SERVER])
+        server = sandbox.exec(["python3", "-c", *program])
         port = int(await anext(aiter(server.stdout.lines())))
         async with await sandbox.expose(port) as way:
-            with gets(way.port) as get:
-                yield Work(get)
+            yield way.port
+
+
+@asynccontextmanager
+async def exposed(provider: str) -> AsyncIterator[Work]:
+    """GET requests to the server."""
+    async with _served(provider, SERVER) as port:
+        with gets(port) as get:
+            yield Work(get)
 
 
 @asynccontextmanager
 async def exposed_bulk(provider: str, megabytes: int) -> AsyncIterator[Work]:
-    """Bytes that a server in a sandbox without a network sends, through `sandbox.expose`."""
+    """Bytes that the server sends."""
     size = megabytes * 10**6
-    async with (
-        Session(provider, network="none", tags=TAGS) as session,
-        session.sandbox() as sandbox,
-    ):
-        server = sandbox.exec(["python3", "-c", SENDER, str(size)])
-        port = int(await anext(aiter(server.stdout.lines())))
-        async with await sandbox.expose(port) as way:
+    async with _served(provider, SENDER, str(size)) as port:
 
-            def one(_: int) -> None:
-                total, into = 0, bytearray(1 << 20)
-                with socket.create_connection(("127.0.0.1", way.port)) as source:
-                    while count := source.recv_into(into):
-                        total += count
-                expect("bytes", total, size)
+        def one(_: int) -> None:
+            total, into = 0, bytearray(1 << 20)
+            with socket.create_connection(("127.0.0.1", port)) as source:
+                while count := source.recv_into(into):
+                    total += count
+            expect("bytes", total, size)
 
-            yield Work(one)
+        yield Work(one)
 
 
 @asynccontextmanager
@@ -119,10 +120,8 @@ async def many(provider: str, sandboxes: int) -> AsyncIterator[Work]:
     before = shims()
     async with Session(provider, tags=TAGS) as session:
         made = [session.sandbox() for _ in range(sandboxes)]
-        async with asyncio.TaskGroup() as group:
-            for sandbox in made:
-                group.create_task(_awaited(sandbox.start()))
-
+        for start in [sandbox.start() for sandbox in made]:
+            await start
         containers = shims() - before
 
         async def one(number: int) -> None:
@@ -209,10 +208,6 @@ async def mbpp(provider: str, problems: str, sandboxes: int, reset: bool) -> Asy
             expect(why, verdict.outcome, Outcome.PASSED)
 
         yield Work(one)
-
-
-async def _awaited(operation: Awaitable[object]) -> None:
-    await operation
 
 
 if __name__ == "__main__":
