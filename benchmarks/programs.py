@@ -21,7 +21,7 @@ from typing import Any
 
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
 from sandboxkit.integrations.rewards.programs import Program, language_of
-from sandboxkit.integrations.rewards.programs._compile import Compiled, compiled
+from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._evaluate import evaluate
 from sandboxkit.integrations.rewards.programs._problem import problem_of
 from sandboxkit.integrations.rewards.programs._samples import SAMPLES
@@ -66,9 +66,9 @@ async def graded(provider: str, rounds: int, options: dict[str, Any]) -> dict[st
             passed(await grader.grade(session, SAMPLES[LANGUAGE], task))
             own.append(time.perf_counter() - begun)
             plain.append(await asyncio.to_thread(bare))
-        program = await compiled(
-            session, language_of(LANGUAGE), SAMPLES[LANGUAGE], Limits(timeout=30, memory_mb=1024)
-        )
+        limits = Limits(timeout=30, memory_mb=1024)
+        built = await build(session, language_of(LANGUAGE), SAMPLES[LANGUAGE], limits)
+        program = built.answer
         assert isinstance(program, Compiled)
         problem = problem_of({"cases": cases(CASES)}, LANGUAGE)
         rates = list[float]()
@@ -103,9 +103,9 @@ async def cpu(rounds: int) -> dict[str, Any]:
     count = rounds * IN_FLIGHT * CASES
     inside = used(resource.RUSAGE_CHILDREN)
     async with grading_session(grader, "local", pool=IN_FLIGHT) as session:
-        program = await compiled(
-            session, language_of(LANGUAGE), SAMPLES[LANGUAGE], Limits(timeout=30, memory_mb=1024)
-        )
+        limits = Limits(timeout=30, memory_mb=1024)
+        built = await build(session, language_of(LANGUAGE), SAMPLES[LANGUAGE], limits)
+        program = built.answer
         assert isinstance(program, Compiled)
         problem = problem_of({"cases": cases(count // IN_FLIGHT)}, LANGUAGE)
         begun = used(resource.RUSAGE_SELF)

@@ -1,6 +1,7 @@
 """Grades with tests in one sandbox and the submission in another; calls between them are sent as data."""
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import json
@@ -28,7 +29,15 @@ from sandboxkit.integrations.rewards._boundary import caused_by_command
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._programs import SandboxProgram, limited, processor_seconds
-from sandboxkit.integrations.rewards._run import RunMeter, abandon, begin, ended, retried, watched
+from sandboxkit.integrations.rewards._run import (
+    RunMeter,
+    abandon,
+    begin,
+    ended,
+    kill,
+    retried,
+    watched,
+)
 from sandboxkit.integrations.rewards._tests import Tests, load_tests
 from sandboxkit.integrations.rewards._values import shown
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
@@ -139,10 +148,7 @@ class Lines:
 
     async def stop(self) -> None:
         """Kill the process if it still runs."""
-        self._process.kill()
-        ended = asyncio.wrap_future(self._process)
-        await asyncio.wait([ended])
-        abandon(ended)
+        await kill(self._process)
 
 
 class JudgeKilled(SandboxTerminatedError):
@@ -154,7 +160,7 @@ class JudgeKilled(SandboxTerminatedError):
 
 def _killed(error: JudgeKilled) -> Verdict:
     """Return the verdict for a judge that was killed while alone in its sandbox."""
-    return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests ended: {error}")
+    return failed(f"the tests ended: {error}", Outcome.KILLED)
 
 
 @dataclass
@@ -215,7 +221,7 @@ class _Grading:
                 return self._verdict(json.loads(content))
             if kind == b"H":
                 self._touched = True
-                reply = await self._in_time(answer_for_machine(self.sandbox, json.loads(content)))
+                reply = await self._in_time(_answer_for_machine(self.sandbox, json.loads(content)))
             else:
                 reply = await self._forward(content)
             if isinstance(reply, Verdict):
@@ -245,7 +251,7 @@ class _Grading:
                 self._excused = min(starved, self._judge_waited)
                 if self._judge_waited >= allowed + self._excused:
                     text = "the tests waited for the submission until their time limit"
-                    return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
+                    return failed(text, Outcome.TIMEOUT)
         finally:
             abandon(asking)
 
@@ -259,12 +265,11 @@ class _Grading:
             raise
         except LineTooLong:
             text = f"one response of the submission has more than {self.limits.output_limit} bytes"
-            return Verdict(Outcome.TRUNCATED, 0.0, "policy", text)
+            return failed(text, Outcome.TRUNCATED)
         except Ended as end:
             assert self._watch is not None
-            # `truncated` refers to the kept copy of the output; the lines themselves were checked.
-            result = dataclasses.replace(end.result, truncated=False)
-            verdict = await self._watch.judge(result)
+            # Only the kept copy of the output may be truncated; the lines themselves were checked.
+            verdict = await self._watch.judge(end.result, flooded=False)
             return verdict if isinstance(verdict, Verdict) else ended(verdict)
 
     async def _in_time(self, answer: Coroutine[Any, Any, bytes]) -> bytes | Verdict:
@@ -295,8 +300,7 @@ class _Grading:
     def _verdict(self, results: Any) -> Verdict:
         for number, (outcome, detail) in enumerate(results, 1):
             if outcome != "passed":
-                text = f"test {number}: {shown(detail)}"
-                return Verdict(Outcome(outcome), 0.0, "policy", text)
+                return failed(f"test {number}: {shown(detail)}", Outcome(outcome))
         if len(results) != len(self.tests.sources):
             raise AssertionError(f"{len(results)} results of {len(self.tests.sources)} tests")
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{self.tests.count} tests")
@@ -304,7 +308,7 @@ class _Grading:
     def _without_judge(self, returncode: int) -> Verdict:
         if returncode == _OUT_OF_TIME:
             text = "the tests used up their CPU time on the values that the submission returned"
-            return Verdict(Outcome.TIMEOUT, 0.0, "policy", text)
+            return failed(text, Outcome.TIMEOUT)
         text = f"the judge ended with status {returncode}"
         if self._judge_answered or returncode == _KILLED or not self.alone:
             raise JudgeKilled(text, sandbox_id=self.judge.id)
@@ -320,15 +324,15 @@ def _total_limits(limits: Limits, tests: int) -> Limits:
     return dataclasses.replace(limits, timeout=seconds, wall=max(limits.longest, more))
 
 
-async def answer_for_machine(sandbox: Sandbox, request: Any) -> bytes:
-    """Run a program or access a file in the subject's sandbox, as a test requested.
-
-    Returns the JSON of ["done", value] or ["error", exception class, text].
-    """
+async def _answer_for_machine(sandbox: Sandbox, request: Any) -> bytes:
     return json.dumps(await _perform(sandbox, request)).encode()
 
 
 async def _perform(sandbox: Sandbox, request: Any) -> list[Any]:
+    """Run a program or access a file in the subject's sandbox, as a test requested.
+
+    Returns ["done", value] or ["error", exception class, text].
+    """
     try:
         before = await sandbox.usage() if request[0] == "run" else None
         match request:
@@ -348,7 +352,8 @@ async def _perform(sandbox: Sandbox, request: Any) -> list[Any]:
             case ["write", path, content]:
                 await sandbox.write_file(path, bytes.fromhex(content))
             case ["remove", path]:
-                await _remove(sandbox, path)
+                with contextlib.suppress(SandboxFileNotFoundError):
+                    await sandbox.remove(path, recursive=True)
             case _:
                 raise ConfigurationError(f"unknown request of the judge: {str(request)[:80]}")
     except CommandStartError as error:
@@ -368,10 +373,3 @@ def _result_message(result: ProcessResult | Verdict) -> list[Any]:
         return ["done", [_KILLED, ""]]
     kind = "TimeoutError" if result.outcome is Outcome.TIMEOUT else "OSError"
     return ["error", kind, result.detail]
-
-
-async def _remove(sandbox: Sandbox, path: str) -> None:
-    try:
-        await sandbox.remove(path, recursive=True)
-    except SandboxFileNotFoundError:
-        pass

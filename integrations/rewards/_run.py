@@ -79,25 +79,6 @@ def begin(
     return sandbox.exec(program.argv, stdin=stdin, output_limit=output_limit, setup=program.setup)
 
 
-def pristine(
-    session: Session,
-    limits: Limits,
-    files: Mapping[str, bytes] | None = None,
-    *,
-    fresh: bool = False,
-    forks_python: bool = True,
-) -> Sandbox:
-    """Return a sandbox, not yet started, without any trace of another submission.
-
-    With `fresh` it is new, not reset, and has no interpreter whose end could be mistaken for that
-    of a run.
-    """
-    resets = limits.resets(session) and not fresh
-    options = run_options(limits, resets=resets, forks_python=forks_python)
-    options["files"] = files or {}
-    return session.sandbox(**options)
-
-
 # Any: the fields of SandboxSpec.
 def run_options(limits: Limits, *, resets: bool, forks_python: bool = True) -> dict[str, Any]:
     """Return the options of a submission's sandbox; with `resets` it is reused for many runs.
@@ -135,8 +116,11 @@ async def retried(
     needs only a shell.
     """
 
-    def new(fresh: bool) -> Sandbox:
-        return pristine(session, limits, files, fresh=fresh, forks_python=forks_python)
+    def new(alone: bool) -> Sandbox:
+        # Alone, it is not reset, and has no interpreter whose end could be mistaken for that of a run.
+        resets = limits.resets(session) and not alone
+        options = run_options(limits, resets=resets, forks_python=forks_python)
+        return session.sandbox(**{**options, "files": files or {}})
 
     probe = (limits.python, "-c", "") if forks_python else ("/bin/sh", "-c", "")
     try:
@@ -168,42 +152,38 @@ async def _in_service(
             # Not awaited: session.close() retries a stop that fails.
             sandbox.stop()
 
-    try:
-        async with service_time(limits.deadline, lambda: sandbox.queued if sandbox else None):
-            return await _retried(limits, once, lambda: _starts(new(True), probe), alone)
-    except DeadlineError as error:
-        return masked(str(error))
-
-
-async def _retried(
-    limits: Limits,
-    once: Callable[[], Awaitable[T]],
-    starts: Callable[[], Awaitable[bool]],
-    alone: bool,
-) -> T | Verdict:
     def again(error: Exception, failures: int) -> bool:
         return failures <= limits.retries and is_transient(error) and not caused_by_command(error)
 
     try:
-        answer = await retry(once, again)
-    except ConfigurationError:
-        raise
-    except SandboxError as error:
-        if unproven(error) and not alone:
-            raise _Unproven from error
-        if isinstance(error, CommandStartError) and not error.retryable:
-            if await starts():
-                # The program does start elsewhere, so the submission must have forged the error, on a
-                # backend that reports the start through the sandbox.
-                return failed(f"it claims not to have been started: {error}")
-            raise ConfigurationError(
-                f"{error}; grading needs it in the session's image, or Limits(python=...)"
-            ) from error
-        phase = Phase.GRADED if caused_by_command(error) else Phase.STARTED
-        return verdict_of(error, phase, trust="shared")
+        async with service_time(limits.deadline, lambda: sandbox.queued if sandbox else None):
+            try:
+                answer = await retry(once, again)
+            except SandboxError as error:
+                if unproven(error) and not alone:
+                    raise _Unproven from error
+                return await _lost(error, new, probe)
+    except DeadlineError as error:
+        return masked(str(error))
     if isinstance(answer, Verdict) and answer.outcome is Outcome.KILLED and not alone:
         raise _Unproven
     return answer
+
+
+async def _lost(
+    error: SandboxError, new: Callable[[bool], Sandbox], probe: tuple[str, ...]
+) -> Verdict:
+    """Return the verdict on an error that ended the last attempt. Raises ConfigurationError."""
+    if isinstance(error, CommandStartError) and not error.retryable:
+        if await _starts(new(True), probe):
+            # The program does start elsewhere, so the submission must have forged the error, on a
+            # backend that reports the start through the sandbox.
+            return failed(f"it claims not to have been started: {error}")
+        raise ConfigurationError(
+            f"{error}; grading needs it in the session's image, or Limits(python=...)"
+        ) from error
+    phase = Phase.GRADED if caused_by_command(error) else Phase.STARTED
+    return verdict_of(error, phase, trust="shared")
 
 
 async def _starts(sandbox: Sandbox, probe: tuple[str, ...]) -> bool:
@@ -224,23 +204,37 @@ def ended(result: ProcessResult) -> Verdict:
 
 
 async def watched(
-    sandbox: Sandbox, process: Process, limits: Limits, *, before: Usage | None = None
+    sandbox: Sandbox,
+    process: Process,
+    limits: Limits,
+    *,
+    before: Usage | None = None,
+    flooded: bool | None = None,
 ) -> ProcessResult | Verdict:
     """Wait for a `limited` command without a timeout; return a Verdict if it cannot be graded.
 
     Call this as soon as the command has started. `before` is the sandbox's usage before the command,
-    None for a fresh sandbox; the usage of everything in the sandbox counts. If this returns a
-    Verdict or is cancelled, it also kills the command, without waiting. Raises infrastructure
-    errors for the caller to retry, among them ProviderUnavailableError for a frozen sandbox.
+    None for a fresh sandbox; the usage of everything in the sandbox counts. `flooded` is as for
+    `RunMeter.judge`. If this returns a Verdict or is cancelled, it also kills the command, without
+    waiting. Raises infrastructure errors for the caller to retry, among them ProviderUnavailableError
+    for a frozen sandbox.
     """
     watch = RunMeter(sandbox, limits, before)
     answer = asyncio.wrap_future(process)
     try:
         result = await watch.within(answer)
-        return await watch.judge(result) if isinstance(result, ProcessResult) else result
+        return result if isinstance(result, Verdict) else await watch.judge(result, flooded=flooded)
     finally:
         process.cancel()
         abandon(answer)
+
+
+async def kill(process: Process) -> None:
+    """Kill a process if it still runs, and wait until it has ended."""
+    process.kill()
+    ended = asyncio.wrap_future(process)
+    await asyncio.wait([ended])
+    abandon(ended)
 
 
 # Any: the result is discarded.
@@ -292,16 +286,21 @@ class RunMeter:
         self._starved, self._waited = starved, 0.0
         left = self._limits.longest - self._own
         if left <= 0:
-            return _timeout(f"neither ended nor used its time in {self._limits.longest:g} s")
+            text = f"neither ended nor used its time in {self._limits.longest:g} s"
+            return failed(text, Outcome.TIMEOUT)
         self._pause = left if usage is None else min(left, _POLL)
         return None
 
-    async def judge(self, result: ProcessResult) -> ProcessResult | Verdict:
-        """Return the result of a finished command, or a Verdict if it exceeded a limit or was killed."""
+    async def judge(
+        self, result: ProcessResult, *, flooded: bool | None = None
+    ) -> ProcessResult | Verdict:
+        """Return the result of a finished command, or a Verdict if it exceeded a limit or was killed.
+
+        `flooded` tells whether there was too much output; None: whether some was dropped.
+        """
         limits = self._limits
-        if result.truncated:
-            detail = f"more than {limits.output_limit} bytes of output"
-            return Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
+        if result.truncated if flooded is None else flooded:
+            return failed(f"more than {limits.output_limit} bytes of output", Outcome.TRUNCATED)
         if result.returncode == OUT_OF_TIME:
             return out_of_time(limits)
         if result.duration * processors(self._sandbox) >= limits.timeout:
@@ -315,13 +314,12 @@ class RunMeter:
             if self._used_up(usage) or (usage is None and killed_late):
                 return out_of_time(limits)
         if result.ending is Ending.OUT_OF_MEMORY:
-            detail = "used more memory than its sandbox has"
-            return Verdict(Outcome.OOM, 0.0, "policy", detail)
+            return failed("used more memory than its sandbox has", Outcome.OOM)
         if result.returncode == _KILLED:
             detail = "killed by signal 9"
             if result.ending is None:
                 detail += ", as the memory limit does"
-            return Verdict(Outcome.KILLED, 0.0, "policy", detail)
+            return failed(detail, Outcome.KILLED)
         return result
 
     async def _usage(self) -> Usage | None:
@@ -351,8 +349,4 @@ def processors(sandbox: Sandbox) -> int:
 
 def out_of_time(limits: Limits) -> Verdict:
     """Return the verdict of a run that used up its CPU time."""
-    return _timeout(f"used its {limits.timeout:g} s of processor time")
-
-
-def _timeout(detail: str) -> Verdict:
-    return Verdict(Outcome.TIMEOUT, 0.0, "policy", detail)
+    return failed(f"used its {limits.timeout:g} s of processor time", Outcome.TIMEOUT)

@@ -108,9 +108,9 @@ class Grader(Protocol):
         ...
 
 
-def failed(detail: str, score: float = 0.0) -> Verdict:
-    """Return the verdict FAILED, attributed to the policy."""
-    return Verdict(Outcome.FAILED, score, "policy", detail)
+def failed(detail: str, outcome: Outcome = Outcome.FAILED) -> Verdict:
+    """Return a verdict with the score 0, attributed to the policy."""
+    return Verdict(outcome, 0.0, "policy", detail)
 
 
 def masked(detail: str) -> Verdict:

@@ -1,6 +1,7 @@
 """Checkers that run on the host and compare a program's output with the expected output."""
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,12 +52,23 @@ def _lines(text: bytes) -> list[bytes]:
     return lines
 
 
-def _difference(kind: str, observed: list[bytes], expected: list[bytes]) -> str:
-    """Describe the first difference without the expected value, which the model must not learn."""
+def _compared(
+    kind: str,
+    observed: list[bytes],
+    expected: list[bytes],
+    same: Callable[[bytes, bytes], bool] = operator.eq,
+) -> Mark:
+    """Compare two lists; `detail` has the first difference, without the expected value.
+
+    The model must not learn that value.
+    """
     for number, (got, want) in enumerate(zip(observed, expected, strict=False), 1):
-        if got != want:
-            return f"{kind} {number} is wrong: {shown(got[:_SHOWN].decode(errors='replace'))}"
-    return f"{len(observed)} {kind}s instead of {len(expected)}"
+        if got != want and not same(got, want):
+            text = shown(got[:_SHOWN].decode(errors="replace"))
+            return Mark(0.0, f"{kind} {number} is wrong: {text}")
+    return _mark(
+        len(observed) == len(expected), f"{len(observed)} {kind}s instead of {len(expected)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +86,7 @@ class LinesChecker:
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        observed, expected = _lines(answer.output), _lines(answer.expected)
-        return _mark(observed == expected, _difference("line", observed, expected))
+        return _compared("line", _lines(answer.output), _lines(answer.expected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,7 @@ class TokensChecker:
         observed, expected = (
             (text.lower() if self.ignore_case else text).split() for text in texts
         )
-        return _mark(observed == expected, _difference("word", observed, expected))
+        return _compared("word", observed, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +121,9 @@ class FloatsChecker:
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
         observed, expected = answer.output.split(), answer.expected.split()
-        if len(observed) == len(expected):
-            wrong = (
-                number
-                for number, (got, want) in enumerate(zip(observed, expected, strict=True), 1)
-                if got != want and not self._close(got, want)
-            )
-            first = next(wrong, None)
-            if first is None:
-                return Mark(1.0)
-            word = shown(observed[first - 1][:_SHOWN].decode(errors="replace"))
-            return Mark(0.0, f"word {first} is wrong: {word}")
-        return Mark(0.0, f"{len(observed)} words instead of {len(expected)}")
+        if len(observed) != len(expected):
+            return Mark(0.0, f"{len(observed)} words instead of {len(expected)}")
+        return _compared("word", observed, expected, self._close)
 
     def _close(self, got: bytes, want: bytes) -> bool:
         observed, expected = _number(got), _number(want)

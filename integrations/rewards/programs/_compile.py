@@ -1,6 +1,5 @@
 """Compiles a program once for all its cases, in a sandbox that holds only the source."""
 
-import asyncio
 import dataclasses
 import posixpath
 import weakref
@@ -18,7 +17,7 @@ from sandboxkit import (
 )
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
+from sandboxkit.integrations.rewards._run import retried, watched
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
@@ -61,22 +60,6 @@ class Build:
     """False if there is no compiler that can be run."""
 
 
-async def compiled(
-    session: Session,
-    language: Language,
-    code: str,
-    limits: Limits,
-    files: Mapping[str, bytes] | None = None,
-) -> Compiled | Verdict:
-    """Compile `code` within `limits`; return the verdict COMPILE_ERROR or INFRA_ERROR if that fails.
-
-    `language` must come from `Language.bound`. `files` are further files for the compiler, by name.
-    No sandbox is used for a language without a compiler. Raises ConfigurationError if sandboxes lack
-    the compiler, or if it does not compile a sample either.
-    """
-    return (await build(session, language, code, limits, files)).answer
-
-
 async def build(
     session: Session,
     language: Language,
@@ -84,7 +67,12 @@ async def build(
     limits: Limits,
     files: Mapping[str, bytes] | None = None,
 ) -> Build:
-    """Compile a source as `compiled` does, and also return the compiler's own result."""
+    """Compile `code` within `limits`; the answer is the verdict COMPILE_ERROR or INFRA_ERROR if that fails.
+
+    `language` must come from `Language.bound`. `files` are further files for the compiler, by name.
+    No sandbox is used for a language without a compiler. Raises ConfigurationError if sandboxes lack
+    the compiler, or if it does not compile a sample either.
+    """
     source = code.encode(errors="surrogatepass")
     if not language.compile:
         return Build(Compiled(language, source, files or {}))
@@ -155,19 +143,12 @@ async def _compile(
         env=language.env,
         setup=limited(later, files=files, stack=False),
     )
-    meter = RunMeter(sandbox, limits, None)
-    answer = asyncio.wrap_future(process)
     try:
-        result = await meter.within(answer)
-        if isinstance(result, ProcessResult):
-            result = await meter.judge(dataclasses.replace(result, truncated=False))
+        result = await watched(sandbox, process, limits, flooded=False)
     except CommandStartError as error:
         if not cannot_run(error):
             raise
         return Build(_error(str(error)), started=False)
-    finally:
-        process.cancel()
-        abandon(answer)
     if isinstance(result, Verdict):
         return result
     if result.returncode:

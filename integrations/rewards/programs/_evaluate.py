@@ -12,7 +12,7 @@ from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._run import OUT_OF_TIME, out_of_time
-from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict
+from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict, failed
 from sandboxkit.integrations.rewards.programs._checkers import (
     Answer,
     ExactChecker,
@@ -177,14 +177,13 @@ class _Evaluation:
         part = _measured(case, ran)
         limit = self._limits.memory_mb if self._problem.memory_limit_mb else None
         if limit and part.peak_memory_bytes and part.peak_memory_bytes > limit << 20:
-            verdict = Verdict(Outcome.OOM, 0.0, "policy", f"used more than {limit} MiB")
+            verdict = failed(f"used more than {limit} MiB", Outcome.OOM)
         if isinstance(verdict, Verdict):
-            outcome, detail = verdict.outcome, verdict.detail
-            return dataclasses.replace(part, outcome=outcome, score=0.0, detail=detail)
-        score, outcome = verdict.score, Outcome.FAILED
-        if score == 1:
-            outcome = Outcome.PASSED
-        return dataclasses.replace(part, outcome=outcome, score=score, detail=verdict.detail)
+            outcome = verdict.outcome
+        else:
+            outcome = Outcome.PASSED if verdict.score == 1 else Outcome.FAILED
+        score, detail = verdict.score, verdict.detail
+        return dataclasses.replace(part, outcome=outcome, score=score, detail=detail)
 
 
 def _is_short(processor_seconds: float | None, wall_seconds: float | None) -> bool:
@@ -228,14 +227,14 @@ async def _checked(
     limits: Limits,
 ) -> Mark | Verdict:
     assert ran.result is not None
+    written = [(ran.outputs[name], expected) for name, expected in case.outputs.items()]
     if case.stdout is not None:
-        answer = Answer(case.given.stdin, ran.result.stdout_bytes, case.stdout)
-        mark = await _decide(session, checker, answer, limits)
-        if isinstance(mark, Verdict) or mark.score < 1:
-            return mark
-    for name, expected in case.outputs.items():
-        own = checker if case.stdout is None and len(case.outputs) == 1 else LinesChecker()
-        answer = Answer(case.given.stdin, ran.outputs[name], expected)
+        written.insert(0, (ran.result.stdout_bytes, case.stdout))
+    for number, (output, expected) in enumerate(written):
+        # The checker is for stdout or for the only file.
+        its = number == 0 and (case.stdout is not None or len(written) == 1)
+        own = checker if its else LinesChecker()
+        answer = Answer(case.given.stdin, output, expected)
         mark = await _decide(session, own, answer, limits)
         if isinstance(mark, Verdict) or mark.score < 1:
             return mark

@@ -20,7 +20,7 @@ from sandboxkit import (
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
-from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 from sandboxkit.integrations.rewards.programs._compile import FOLDER, Compiled
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
@@ -149,7 +149,7 @@ async def judged(meter: RunMeter, result: ProcessResult, *, flooded: bool = Fals
 
     `flooded` tells that its stdout exceeded the limit.
     """
-    verdict = await meter.judge(dataclasses.replace(result, truncated=flooded))
+    verdict = await meter.judge(result, flooded=flooded)
     if isinstance(verdict, Verdict):
         return ProgramRun(result, verdict)
     return ended_run(result)
@@ -181,15 +181,14 @@ async def _with_outputs(
                 f"{FOLDER}/{name}", max_bytes=limits.output_limit
             )
         except SandboxFileNotFoundError:
-            detail = f"it did not write the file {name!r}"
-            return dataclasses.replace(ran, verdict=Verdict(Outcome.FAILED, 0.0, "policy", detail))
+            verdict = failed(f"it did not write the file {name!r}")
+            return dataclasses.replace(ran, verdict=verdict)
         except SandboxFileError as error:
             detail = f"the file {name!r} cannot be read: {shown(error)}"
-            verdict = Verdict(Outcome.TRUNCATED, 0.0, "policy", detail)
-            return dataclasses.replace(ran, verdict=verdict)
+            return dataclasses.replace(ran, verdict=failed(detail, Outcome.TRUNCATED))
     return dataclasses.replace(ran, outputs=outputs)
 
 
 def runtime_error(detail: str) -> Verdict:
     """Return the verdict of a program that ended by a signal or with a status other than 0."""
-    return Verdict(Outcome.RUNTIME_ERROR, 0.0, "policy", detail)
+    return failed(detail, Outcome.RUNTIME_ERROR)

@@ -16,7 +16,7 @@ from sandboxkit import (
 from sandboxkit.integrations.rewards._boundary import caused_by_command, shown
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._run import RunMeter, abandon, retried
+from sandboxkit.integrations.rewards._run import RunMeter, abandon, kill, retried
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._checkers import Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled
@@ -91,10 +91,9 @@ async def converse(
                     return Dialogue(ProgramRun(None, failed(f"it ended the interactor: {error}")))
                 raise
             finally:
-                await _over(asking)
+                await kill(asking)
         verdict = dialogue.ran.verdict
-        killed = verdict is not None and verdict.outcome is Outcome.KILLED
-        return verdict if killed and verdict else dialogue
+        return verdict if verdict and verdict.outcome is Outcome.KILLED else dialogue
 
     answer = await Operation(retried(session, limits, attempt, forks_python=False))
     if isinstance(answer, Dialogue):
@@ -103,14 +102,6 @@ async def converse(
     if answer.outcome is Outcome.KILLED:
         answer = runtime_error("ended by SIGKILL")
     return Dialogue(ProgramRun(None, answer))
-
-
-async def _over(process: Process) -> None:
-    """Kill a process and wait until it has ended."""
-    process.kill()
-    ended = asyncio.wrap_future(process)
-    await asyncio.wait([ended])
-    abandon(ended)
 
 
 async def _joined(
@@ -131,7 +122,8 @@ async def _joined(
     ended = list[asyncio.Future[ProcessResult]]()
     for future in (submission, interactor):
         future.add_done_callback(ended.append)
-    either = asyncio.ensure_future(_either(submission, interactor))
+    both = asyncio.wait([submission, interactor], return_when=asyncio.FIRST_COMPLETED)
+    either = asyncio.ensure_future(both)
     try:
         first = await meter.within(either)
         error = submission.exception() if submission.done() else None
@@ -170,14 +162,10 @@ async def _joined(
     finally:
         for each in pumps:
             each.cancel()
-        await _over(subject)
+        await kill(subject)
         abandon(either)
         for future in (submission, interactor):
             abandon(future)
-
-
-async def _either(*futures: asyncio.Future[ProcessResult]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _decision(result: ProcessResult, testlib: JudgeProgram, *, spoken: bool) -> Mark | Verdict:

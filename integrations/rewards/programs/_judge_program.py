@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import threading
 import uuid
 import weakref
@@ -25,7 +26,7 @@ from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._checkers import Answer, Mark
-from sandboxkit.integrations.rewards.programs._compile import Compiled, compiled
+from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._languages import language_of
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._testlib import FAIL, JudgeProgram, mark_of
@@ -69,7 +70,7 @@ async def judge_program(
         limits, timeout=_COMPILE_SECONDS, wall=None, memory_mb=2048, reuse="never"
     )
     files = {name: text.encode() for name, text in testlib.files.items()}
-    answer = await compiled(session, language, testlib.source, own, files)
+    answer = (await build(session, language, testlib.source, own, files)).answer
     if isinstance(answer, Verdict):
         if answer.outcome is Outcome.COMPILE_ERROR:
             raise ConfigurationError(f"the task's checker does not compile: {answer.detail}")
@@ -113,40 +114,39 @@ async def check(
     if isinstance(program, Verdict):
         return program
     try:
-        return await _run(session, program, testlib, answer, limits, alone=False)
+        return await _check(session, program, testlib, answer, limits)
+    except ConfigurationError:
+        raise
+    except SandboxError as error:
+        return masked(f"{type(error).__name__} while the output was checked: {shown(error)}")
+
+
+async def _check(
+    session: Session, program: Compiled, testlib: JudgeProgram, answer: Answer, limits: Limits
+) -> Mark | Verdict:
+    run = functools.partial(_run, session, program, testlib, limits)
+    try:
+        return await run(answer, alone=False)
     except JudgeBroken:
         pass  # other checkers in the same sandbox may have caused it
-    except SandboxError as error:
-        return _masked(error)
     try:
-        return await _run(session, program, testlib, answer, limits, alone=True)
+        return await run(answer, alone=True)
     except JudgeBroken as broken:
-        control = Answer(answer.stdin, answer.expected, answer.expected)
         try:
-            await _run(session, program, testlib, control, limits, alone=True)
+            await run(Answer(answer.stdin, answer.expected, answer.expected), alone=True)
         except JudgeBroken as own:
             raise ConfigurationError(
                 f"the task's checker fails for the expected output too: {own}"
             ) from own
-        except SandboxError as error:
-            return _masked(error)
         return failed(f"the checker cannot read the output: {broken}")
-    except SandboxError as error:
-        return _masked(error)
-
-
-def _masked(error: SandboxError) -> Verdict:
-    if isinstance(error, ConfigurationError):
-        raise error
-    return masked(f"{type(error).__name__} while the output was checked: {shown(error)}")
 
 
 async def _run(
     session: Session,
     program: Compiled,
     testlib: JudgeProgram,
-    answer: Answer,
     limits: Limits,
+    answer: Answer,
     *,
     alone: bool,
 ) -> Mark | Verdict:

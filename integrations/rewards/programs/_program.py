@@ -9,7 +9,7 @@ from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
-from sandboxkit.integrations.rewards.programs._compile import compiled
+from sandboxkit.integrations.rewards.programs._compile import build
 from sandboxkit.integrations.rewards.programs._evaluate import evaluate
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
@@ -89,34 +89,21 @@ class Program:
         """Grade a submission. Raises ConfigurationError for a task that cannot be graded."""
         problem = self._problem(task)
         limits = self._limits(problem)
-        if problem.tests:
-            return await self._shared(session, submission, problem, limits)
-        program = await compiled(
-            session, self._bound(problem, submission, limits), submission, self._compiler(problem)
-        )
+        code = f"{submission}\n{problem.tests}\n" if problem.tests else submission
+        memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
+        language = problem.language.bound(code, memory)
+        program = (await build(session, language, code, self._compiler(problem))).answer
         if isinstance(program, Verdict):
-            return dataclasses.replace(program, trust="isolated")
-        return await evaluate(session, program, problem, limits, partial=self.partial)
-
-    async def _shared(
-        self, session: Session, submission: str, problem: Problem, limits: Limits
-    ) -> Verdict:
-        code = f"{submission}\n{problem.tests}\n"
-        program = await compiled(
-            session, self._bound(problem, code, limits), code, self._compiler(problem)
-        )
-        if isinstance(program, Verdict):
-            return dataclasses.replace(program, trust="shared")
-        ran = await execute(session, program, ProgramInput(), limits)
-        verdict = ran.verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
-        return dataclasses.replace(verdict, trust="shared")
+            verdict = program
+        elif problem.tests:
+            ran = await execute(session, program, ProgramInput(), limits)
+            verdict = ran.verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
+        else:
+            return await evaluate(session, program, problem, limits, partial=self.partial)
+        return dataclasses.replace(verdict, trust="shared" if problem.tests else "isolated")
 
     def _problem(self, task: Mapping[str, Any]) -> Problem:
         return problem_of(task, self.language, self.ignore)
-
-    def _bound(self, problem: Problem, code: str, limits: Limits) -> Language:
-        memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
-        return problem.language.bound(code, memory)
 
     def _limits(self, problem: Problem) -> Limits:
         """Return the limits of one case: the task's, or the grader's where the task has none."""
