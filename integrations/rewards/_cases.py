@@ -117,7 +117,7 @@ def _from_test(test: ast.expr, helpers: Set[str]) -> FunctionCase | None:
     match test:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
             for call, other in ((left, right), (right, left)):
-                known, value = _literal(other)
+                known, value = literal(other)
                 if known and _is_call(call, helpers):
                     return FunctionCase(ast.unparse(call), plain(value))
         case ast.Compare(
@@ -131,8 +131,8 @@ def _from_test(test: ast.expr, helpers: Set[str]) -> FunctionCase | None:
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=[call, other]
         ) if _is_call(call, helpers):
-            known, value = _literal(other)
-            options = {each.arg: _literal(each.value) for each in test.keywords}
+            known, value = literal(other)
+            options = {each.arg: literal(each.value) for each in test.keywords}
             if known and all(good for good, _ in options.values()):
                 return FunctionCase(
                     ast.unparse(call),
@@ -148,7 +148,8 @@ def _from_test(test: ast.expr, helpers: Set[str]) -> FunctionCase | None:
     return None
 
 
-def _literal(node: ast.expr) -> tuple[bool, Any]:
+def literal(node: ast.expr) -> tuple[bool, Any]:
+    """Return whether an expression is a literal, and its value."""
     try:
         return True, ast.literal_eval(node)
     except (ValueError, TypeError):
@@ -162,18 +163,18 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
             if not hasattr(builtins, name):
                 return name not in helpers
             rest = [*args, *(each.value for each in keywords)]
-            if all(_literal(each)[0] for each in rest):
+            if all(literal(each)[0] for each in rest):
                 return True  # the submission may define a function with a builtin's name
             return (
                 name in _WRAPPERS
                 and bool(args)
                 and _is_call(args[0], helpers)
-                and all(_literal(each)[0] for each in rest[1:])
+                and all(literal(each)[0] for each in rest[1:])
             )
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id=name), args=[]))):
             return not hasattr(builtins, name) and name not in helpers  # Solution().solve(...)
         case ast.Subscript(value=value, slice=index):
-            return _is_call(value, helpers) and _literal(index)[0]
+            return _is_call(value, helpers) and literal(index)[0]
         case _:
             return False
 
@@ -206,7 +207,7 @@ def with_constants(line: str, constants: Mapping[str, ast.expr]) -> str:
             return constants.get(node.id, node)
 
     tree = parsed(line)
-    if not constants or constants.keys() & bound_names(line):
+    if not constants or constants.keys() & bound_names(tree):
         return line
     return ast.unparse(Inlined().visit(tree))
 
@@ -226,7 +227,7 @@ def light(setup: str) -> Setup | None:
         match node:
             case ast.Import() | ast.ImportFrom():
                 imports.append(ast.unparse(node))
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _literal(value)[0]:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if literal(value)[0]:
                 if name in constants:
                     return None
                 constants[name] = value
@@ -237,19 +238,19 @@ def light(setup: str) -> Setup | None:
     return Setup("\n".join(imports), constants)
 
 
-def bound_names(source: str) -> set[str]:
-    """Return the names that trusted code defines, imports or assigns. Raises ConfigurationError."""
+def bound_names(tree: ast.Module) -> set[str]:
+    """Return the names that trusted code defines, imports or assigns, at any depth."""
     names: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
-            case ast.Name(id=name, ctx=ast.Store()):
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                names.add(name)
+            case ast.ExceptHandler(name=str(name)):
                 names.add(name)
             case ast.alias(name=name, asname=alias):
                 names.add(alias or name.partition(".")[0])
-            case ast.arg(arg=name):
-                names.add(name)
             case _:
                 pass
     return names

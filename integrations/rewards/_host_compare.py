@@ -12,7 +12,7 @@ from sandboxkit.integrations.rewards._judged import judged
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._same_process import grade_in_same_process
 from sandboxkit.integrations.rewards._task import checked
-from sandboxkit.integrations.rewards._tests import Tests, tests_of
+from sandboxkit.integrations.rewards._tests import Tests, parsed, tests_of
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.doctor import TaskReport, check
 
@@ -107,7 +107,7 @@ class HostCompare:
     def _taken_apart(self, task: Mapping[str, Any]) -> tuple[list[_cases.Case], list[Tests]]:
         """Split a task into the cases to compare on the host and the tests to run in a judge."""
         lines, code = list(task.get("test_list", ())), str(task.get("test_setup_code", ""))
-        helpers, setup = _cases.bound_names(code), _cases.light(code)
+        helpers, setup = _cases.bound_names(parsed(code)), _cases.light(code)
         parts: list[_cases.FunctionCase | None] = [None] * len(lines)
         if setup is not None:
             inlined = [_cases.with_constants(line, setup.constants) for line in lines]

@@ -91,8 +91,10 @@ def of_submission(
     """
     listed = {str(name) for name in (task.get("entry_point") or "", *task.get("names", ())) if name}
     whole = "\n".join((setup, *sources))
-    found = undefined(whole) - _modules(whole)
-    if _imports_all(whole, module):
+    used = _source(whole)
+    # A standard library module whose name the tests never call like a function is that module.
+    found = undefined(whole) - (sys.stdlib_module_names - used.called)
+    if module in used.whole:
         return tuple(sorted(found | listed))
     if lines:
         each = [undefined(source) for source in sources]
@@ -123,12 +125,3 @@ def classes_of(
     words.update(*(_source(source).words for source in sources))
     capitalised = {each for each in words if each.lstrip("_")[:1].isupper()} - _KNOWN
     return tuple(sorted(named | capitalised))
-
-
-def _modules(source: str) -> set[str]:
-    """Return the standard library modules whose names the source never calls like a function."""
-    return set(sys.stdlib_module_names - _source(source).called)
-
-
-def _imports_all(source: str, module: str) -> bool:
-    return module in _source(source).whole

@@ -1,5 +1,7 @@
 """Grading by tests that share a process with the submission (trust `"shared"`)."""
 
+import ast
+import builtins
 import dataclasses
 import json
 import secrets
@@ -8,13 +10,13 @@ from typing import Any
 
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import _programs
+from sandboxkit.integrations.rewards._cases import bound_names
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._programs import processor_seconds
 from sandboxkit.integrations.rewards._run import ended, run
-from sandboxkit.integrations.rewards._same_process_names import names_in_tests
-from sandboxkit.integrations.rewards._tests import Tests
+from sandboxkit.integrations.rewards._tests import Tests, parsed
 from sandboxkit.integrations.rewards._values import shown
-from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
+from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _TOKEN_BYTES = 32
 
@@ -31,31 +33,59 @@ async def grade_in_same_process(
     ConfigurationError for tests that do not parse.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
-    found = names_in_tests(tests)
+    names, used, imports = _names_in(tests)
     calls = tests.calls or ("",)
     job = {
         "code": submission,
         "module": tests.module,
-        "imports": found.imports,
+        "imports": imports,
         "seconds": processor_seconds(limits),
     }
     test = {
         "sources": [tests.setup, *tests.sources],
         "module": tests.module,
-        "names": found.names,
-        "modules": [each for each in found.names if each in sys.stdlib_module_names],
-        "used": found.used,
+        "names": sorted(names),
+        "modules": sorted(names & sys.stdlib_module_names),
+        "used": used,
         "operators": tests.operators,
     }
     rest = {"token": token, "tests": [{**test, "call": call} for call in calls]}
     program = _programs.same_process(limits.python)
     stdin = _framed(job) + _framed(rest)
     result = await run(session, program, limits, stdin=stdin)
-    if not isinstance(result, Verdict):
-        verdict = _verdict(result.stdout_bytes, token, len(calls)) or ended(result)
-    else:
-        verdict = result
+    verdict = result
+    if not isinstance(verdict, Verdict):
+        verdict = _verdict(verdict.stdout_bytes, token, len(calls)) or ended(verdict)
     return dataclasses.replace(verdict, trust="shared")
+
+
+def _names_in(tests: Tests) -> tuple[set[str], list[str], list[str]]:
+    """Return three kinds of names. Raises ConfigurationError for tests that do not parse.
+
+    They are those that the tests use without defining them, which are the submission's or modules;
+    every name, attribute and imported name; and the modules to import before the submission is loaded.
+    """
+    trees = [parsed(source) for source in (tests.setup, *tests.sources)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    used = {each.id for each in nodes if isinstance(each, ast.Name)}
+    names = (used - set().union(*map(bound_names, trees)) - set(dir(builtins))) | set(tests.names)
+    used |= {each.name for each in nodes if isinstance(each, ast.alias)}
+    used |= {each.attr for each in nodes if isinstance(each, ast.Attribute)}
+    modules = names & sys.stdlib_module_names
+    for node in nodes:
+        match node:
+            case ast.Import(names=aliases):
+                modules |= {each.name for each in aliases}
+            case ast.ImportFrom(module=str(module), level=0):
+                modules.add(module)
+            case ast.Call(
+                func=ast.Attribute(attr="patch"), args=[ast.Constant(value=str(target)), *_]
+            ):
+                modules |= {target.partition(".")[0]} & sys.stdlib_module_names
+            case _:
+                pass
+    imports = sorted(each for each in modules if each.partition(".")[0] != tests.module)
+    return names, sorted(used), imports
 
 
 def _framed(value: Any) -> bytes:  # Any: JSON
@@ -82,8 +112,7 @@ def _verdict(answer: bytes, token: str, count: int) -> Verdict | None:
                     case ["passed", ""]:
                         continue
                     case ["failed" | "oom" | "timeout" | "tampered" as outcome, str(detail)]:
-                        text = f"test {number}: {shown(detail)}"
-                        return Verdict(Outcome(outcome), 0.0, "policy", text)
+                        return failed(f"test {number}: {shown(detail)}", Outcome(outcome))
                     case _:
                         return _forged("a result is of no known kind")
             if len(results) == count:
@@ -92,11 +121,11 @@ def _verdict(answer: bytes, token: str, count: int) -> Verdict | None:
             "token": "",
             "results": [[("failed" | "oom" | "timeout" | "tampered") as outcome, str(detail)]],
         }:
-            return Verdict(Outcome(outcome), 0.0, "policy", shown(detail))
+            return failed(shown(detail), Outcome(outcome))
         case _:
             pass
     return _forged("the output was not written by the program that runs the tests")
 
 
 def _forged(detail: str) -> Verdict:
-    return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
+    return failed(detail, Outcome.TAMPERED)

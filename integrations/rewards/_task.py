@@ -54,7 +54,7 @@ def check_case(case: Any, where: str = "a case") -> None:
     """Check one case. Raises ConfigurationError for an invalid one."""
     if not isinstance(case, Mapping):
         raise ConfigurationError(
-            f"{where} is {_shown(case)}, a {type(case).__name__}: give an object with args and "
+            f"{where} is {shown(case)}, a {type(case).__name__}: give an object with args and "
             "expected, or with stdin and stdout"
         )
     known = {key.name: key for key in CASE_KEYS}
@@ -64,7 +64,8 @@ def check_case(case: Any, where: str = "a case") -> None:
     for name in filled:
         if name not in known:
             raise ConfigurationError(
-                f"{where} has a key {name!r}, which no grader reads: {_instead(name, tuple(known))}"
+                f"{where} has a key {name!r}, which no grader reads: "
+                f"{instead(name, CASE_WORDS, known)}"
             )
         _check(known[name], case[name], f"{where}'s")
     if "expected" in filled and "stdout" in filled:
@@ -72,12 +73,12 @@ def check_case(case: Any, where: str = "a case") -> None:
     for name in filled:
         if known[name].needs and not {*filled}.intersection(known[name].needs):
             raise ConfigurationError(
-                f"{where} has {name}={_shown(case[name])} and no {known[name].needs[0]}: "
+                f"{where} has {name}={shown(case[name])} and no {known[name].needs[0]}: "
                 "give args and expected, or stdin and stdout"
             )
     if "expected" not in filled and "stdout" not in filled:
         raise ConfigurationError(
-            f"{where}, {_shown(case)}, has neither stdin and stdout nor args and expected"
+            f"{where}, {shown(case)}, has neither stdin and stdout nor args and expected"
         )
 
 
@@ -95,7 +96,7 @@ def _check(key: Key, value: Any, whose: str) -> None:
     good, remedy = _CHECKS[key.kind]
     if not good(value):
         raise ConfigurationError(
-            f"{whose} {key.name}={_shown(value)} is a {type(value).__name__}: give {remedy} "
+            f"{whose} {key.name}={shown(value)} is a {type(value).__name__}: give {remedy} "
             f"({key.meaning})"
         )
 
@@ -105,12 +106,12 @@ def _check_company(key: Key, task: Task, where: str, reads: Reads) -> None:
         return
     if key.name in reads.unread:
         raise ConfigurationError(
-            f"{where} has {key.name}={_shown(task[key.name])}, which {reads.grader} does not read: "
+            f"{where} has {key.name}={shown(task[key.name])}, which {reads.grader} does not read: "
             "use HostCompare"
         )
     if key.needs and not any(name in task for name in key.needs):
         raise ConfigurationError(
-            f"{where} has {key.name}={_shown(task[key.name])} and no {' or '.join(key.needs)}, "
+            f"{where} has {key.name}={shown(task[key.name])} and no {' or '.join(key.needs)}, "
             "without which it has no effect"
         )
 
@@ -118,7 +119,7 @@ def _check_company(key: Key, task: Task, where: str, reads: Reads) -> None:
 def _refuse_alike(name: str, value: Any) -> None:
     if remedy := _suspicion(name):
         raise ConfigurationError(
-            f"the task has a key {name!r} ({_shown(value)}), which no grader reads: {remedy} (if "
+            f"the task has a key {name!r} ({shown(value)}), which no grader reads: {remedy} (if "
             f"grading does not need this column of the data set: HostCompare(ignore=({name!r},)))"
         )
 
@@ -126,21 +127,29 @@ def _refuse_alike(name: str, value: Any) -> None:
 @functools.lru_cache(maxsize=1024)
 def _suspicion(name: str) -> str:
     """Return a remedy for an unknown key that seems meant for the grader, or "" for any other column."""
-    if name in KNOWN_COLUMNS:
+    known = [key.name for key in TASK_KEYS]
+    if name in KNOWN_COLUMNS or not seems_meant(name, OTHER_WORDS, known):
         return ""
-    if name.lower() in OTHER_WORDS:
-        return f"write {OTHER_WORDS[name.lower()]}"
-    plain = {_plain(key.name): key.name for key in TASK_KEYS}
-    close = difflib.get_close_matches(_plain(name), plain, 1, _ALIKE)
-    return f"did you mean {plain[close[0]]!r}?" if close else ""
+    return instead(name, OTHER_WORDS, known)
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
-    if name.lower() in CASE_WORDS:
-        return f"write {CASE_WORDS[name.lower()]}"
+def seems_meant(name: str, words: Mapping[str, str], known: Collection[str]) -> bool:
+    """Whether an unknown key is another name of a `known` key, as `words` has them, or a typo of one."""
+    return name.lower() in words or _closest(name, known, _ALIKE) is not None
+
+
+def instead(name: str, words: Mapping[str, str], known: Collection[str]) -> str:
+    """Return what to write instead of an unknown key: as `words` says, else the most similar `known` key."""
+    if name.lower() in words:
+        return f"write {words[name.lower()]}"
+    close = _closest(name, known, 0.6)
+    return f"did you mean {close!r}?" if close else f"there are {', '.join(known)}"
+
+
+def _closest(name: str, known: Collection[str], similarity: float) -> str | None:
     plain = {_plain(each): each for each in known}
-    close = difflib.get_close_matches(_plain(name), plain, 1)
-    return f"did you mean {plain[close[0]]!r}?" if close else f"there are {', '.join(known)}"
+    found = difflib.get_close_matches(_plain(name), plain, 1, similarity)
+    return plain[found[0]] if found else None
 
 
 def _plain(name: str) -> str:
@@ -151,17 +160,19 @@ def _is_set(value: Any) -> bool:
     return value is not None and not (isinstance(value, (str, list, tuple, dict)) and not value)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value of a task as text for an error, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _is_list(value: Any) -> bool:
+def is_list(value: Any) -> bool:
+    """Whether a value is a sequence other than text."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def _is_texts(value: Any) -> bool:
-    return _is_list(value) and all(isinstance(each, str) for each in value)
+    return is_list(value) and all(isinstance(each, str) for each in value)
 
 
 def _is_names(value: Any) -> bool:
@@ -180,7 +191,7 @@ def _is_python(value: Any) -> bool:
 _CHECKS: dict[Kind, tuple[Callable[[Any], bool], str]] = {
     "text": (lambda value: isinstance(value, str), "text"),
     "text or messages": (
-        lambda value: isinstance(value, str) or _is_list(value),
+        lambda value: isinstance(value, str) or is_list(value),
         "text or messages",
     ),
     "list of text": (_is_texts, "a list of text"),
@@ -189,7 +200,7 @@ _CHECKS: dict[Kind, tuple[Callable[[Any], bool], str]] = {
         lambda value: isinstance(value, bool) or _is_names(value),
         "true, or a list of names of functions",
     ),
-    "list of cases": (_is_list, "a list of objects with args and expected, or stdin and stdout"),
+    "list of cases": (is_list, "a list of objects with args and expected, or stdin and stdout"),
     "number": (_is_number, "a number from 0"),
     "yes or no": (lambda value: isinstance(value, bool), "true or false"),
     "isolated or shared": (
@@ -197,7 +208,7 @@ _CHECKS: dict[Kind, tuple[Callable[[Any], bool], str]] = {
         "'isolated' or 'shared'",
     ),
     "python": (_is_python, "'python', the only language that graders here run"),
-    "list": (_is_list, "a list"),
+    "list": (is_list, "a list"),
     "mapping": (
         lambda value: isinstance(value, Mapping) and all(isinstance(name, str) for name in value),
         "an object whose keys are names",

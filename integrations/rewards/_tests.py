@@ -105,7 +105,8 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
 
 def _named(task: Mapping[str, Any], tests: Tests, *, lines: bool) -> Tests:
     """Fill in the names and classes of the submission. Raises ConfigurationError."""
-    _refuse_broken(tests)
+    for source in (tests.setup, *tests.sources):
+        parsed(source)
     names = of_submission(task, tests.setup, tests.sources, lines=lines, module=tests.module)
     classes = classes_of(task, (tests.setup, *tests.sources))
     return dataclasses.replace(tests, names=names, classes=classes)
@@ -121,11 +122,6 @@ def load_tests(folder: Path) -> Tests:
     """Load the tests of a folder with a judge.py. Raises ConfigurationError if they are unusable."""
     source = (folder / "judge.py").read_text("utf-8")
     return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
-
-
-def _refuse_broken(tests: Tests) -> None:
-    for source in (tests.setup, *tests.sources):
-        parsed(source)
 
 
 def parsed(source: str) -> ast.Module:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sandboxkit.integrations.rewards._cases import bound_names, literal
 from sandboxkit.integrations.rewards._notation import read, source
 from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards._tests import parsed
@@ -45,7 +46,7 @@ def names_of(task: Mapping[str, Any], reference: str) -> CheatNames:
     """
     tests = _sources(task)
     trees = [parsed(each) for each in tests]
-    bound = {name for tree in trees for name in _bound(tree)}
+    bound = set().union(*map(bound_names, trees))
     module = str(task.get("module") or "solution")
     used: dict[str, None] = {}
     if isinstance(entry := task.get("entry_point"), str) and entry.isidentifier():
@@ -57,7 +58,7 @@ def names_of(task: Mapping[str, Any], reference: str) -> CheatNames:
     used.pop("candidate", None)
     used.pop(module, None)
     mentioned = dict.fromkeys(name for tree in trees for name in _caught(tree))
-    classes = _classes(reference)
+    classes = classes_of(reference)
     exceptions = {name for name in used if name in mentioned or classes.get(name)}
     helpers = {
         node.id
@@ -80,24 +81,6 @@ def _sources(task: Mapping[str, Any]) -> list[str]:
     lines = list(task.get("test_list") or ())
     whole = [task.get(name) or "" for name in ("test_setup_code", "test", "tests")]
     return [each for each in (*lines, *whole) if isinstance(each, str) and each.strip()]
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that the tests define themselves, at any depth."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                yield name
-            case ast.ExceptHandler(name=str(name)):
-                yield name
-            case ast.Import(names=names):
-                yield from (each.asname or each.name.partition(".")[0] for each in names)
-            case ast.ImportFrom(names=names):
-                yield from (each.asname or each.name for each in names)
-            case _:
-                pass
 
 
 def _imported(tree: ast.Module, module: str) -> Iterator[str]:
@@ -134,7 +117,7 @@ def _last(node: ast.expr) -> str:
     return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
-def _classes(reference: str) -> dict[str, bool]:
+def classes_of(reference: str) -> dict[str, bool]:
     """Return the reference's classes, and whether each looks like an exception."""
     try:
         tree = parse(reference)
@@ -158,17 +141,9 @@ def _answer(task: Mapping[str, Any], trees: list[ast.Module]) -> str | None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Eq, ast.Is)):
                 for side in (node.comparators[0], node.left):
-                    if _is_literal(side):
+                    if literal(side)[0]:
                         return ast.unparse(side)
     return None
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _printed(task: Mapping[str, Any]) -> str | None:

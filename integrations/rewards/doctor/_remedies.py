@@ -1,12 +1,10 @@
 """Finds keys that can be added to a task so that its tests may accept its reference."""
 
-import ast
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sandboxkit.integrations.rewards._parse import parse
-from sandboxkit.integrations.rewards.doctor._names import CheatNames
+from sandboxkit.integrations.rewards.doctor._names import CheatNames, classes_of
 
 __all__ = ["remedies"]
 
@@ -19,7 +17,7 @@ def remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iter
     """Yield the keys that the task lacks, beginning with those that weaken grading least."""
     if not any(task.get(name) for name in ("test", "tests", "test_list")):
         return
-    defined = _classes(reference)
+    defined = list(classes_of(reference))
     tried: dict[str, Any] = {"names": list(names.own)}
     if defined:
         tried |= {"classes": defined, "operators": defined}
@@ -27,11 +25,3 @@ def remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iter
     for key, value in tried.items():
         if value and not task.get(key):
             yield f'"{key}": {json.dumps(value)}', {**task, key: value}
-
-
-def _classes(reference: str) -> list[str]:
-    try:
-        tree = parse(reference)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []  # the reference's verdict reports it
-    return [node.name for node in tree.body if isinstance(node, ast.ClassDef)]

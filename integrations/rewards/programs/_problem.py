@@ -1,13 +1,13 @@
 """Checks a task of `Program` and converts it to a `Problem`; an error names the first mistake."""
 
-import difflib
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._task import instead, is_list, seems_meant, shown
 from sandboxkit.integrations.rewards.programs import _keys
 from sandboxkit.integrations.rewards.programs._checkers import (
     ExactChecker,
@@ -23,9 +23,6 @@ from sandboxkit.integrations.rewards.programs._keys import KeyKind
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
-_ALIKE = 0.8
-"""Minimum similarity, from 0 to 1, at which an unknown key counts as a typo of a known key."""
-_SHOWN = 80
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _KNOWN_COLUMNS = frozenset(("class", "name", "test_id", "title"))
 """Data set columns that resemble keys but are unrelated."""
@@ -127,7 +124,7 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
     if tolerances:
         if given not in (None, "floats"):
             raise ConfigurationError(
-                f"the task has {' and '.join(tolerances)} and checker={_shown(given)}, which has no "
+                f"the task has {' and '.join(tolerances)} and checker={shown(given)}, which has no "
                 "tolerance: use checker='floats'"
             )
         return FloatsChecker(tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0))
@@ -149,7 +146,7 @@ def _judge_program(value: JudgeProgram | Mapping[str, Any] | None) -> JudgeProgr
     unknown = sorted(value.keys() - {"source", "files", "language", "most"})
     if unknown or "source" not in value:
         raise ConfigurationError(
-            f"{_shown(dict(value))} is no checker or interactor: give source, and perhaps files, "
+            f"{shown(dict(value))} is no checker or interactor: give source, and perhaps files, "
             "language and most"
         )
     return JudgeProgram(**value)
@@ -159,14 +156,14 @@ def _case(case: Any, number: int, *, interactive: bool) -> JudgedCase:
     where = f"case {number}"
     if not isinstance(case, Mapping):
         raise ConfigurationError(
-            f"{where} is {_shown(case)}, a {type(case).__name__}: give an object with stdin and stdout"
+            f"{where} is {shown(case)}, a {type(case).__name__}: give an object with stdin and stdout"
         )
     own = {name: value for name, value in case.items() if value is not None}
     for name, value in own.items():
         if name not in _keys.CASE_KEYS:
             raise ConfigurationError(
                 f"{where} has a key {name!r}, which Program does not read: "
-                f"{_instead(name, _keys.CASE_WORDS, _keys.CASE_KEYS)}"
+                f"{instead(name, _keys.CASE_WORDS, _keys.CASE_KEYS)}"
             )
         _check(_keys.CASE_KEYS[name], name, value, f"{where}'s")
     if "stdout" not in own and not own.get("outputs") and not interactive:
@@ -200,7 +197,7 @@ def _check(key: tuple[KeyKind, str], name: str, value: Any, whose: str) -> None:
     kind, meaning = key
     if not _GOOD[kind](value):
         raise ConfigurationError(
-            f"{whose} {name}={_shown(value)} is a {type(value).__name__}: give "
+            f"{whose} {name}={shown(value)} is a {type(value).__name__}: give "
             f"{_keys.REMEDIES[kind]} ({meaning})"
         )
 
@@ -208,38 +205,12 @@ def _check(key: tuple[KeyKind, str], name: str, value: Any, whose: str) -> None:
 def _refuse_alike(name: str, value: Any) -> None:
     if name in _KNOWN_COLUMNS or value in ("", [], {}, ()):
         return
-    if name.lower() in _keys.TASK_WORDS or _close(name, _keys.TASK_KEYS):
+    if seems_meant(name, _keys.TASK_WORDS, _keys.TASK_KEYS):
         raise ConfigurationError(
-            f"the task has a key {name!r} ({_shown(value)}), which Program does not read: "
-            f"{_instead(name, _keys.TASK_WORDS, _keys.TASK_KEYS)} (if grading does not need this "
+            f"the task has a key {name!r} ({shown(value)}), which Program does not read: "
+            f"{instead(name, _keys.TASK_WORDS, _keys.TASK_KEYS)} (if grading does not need this "
             f"column of the data set: Program(ignore=({name!r},)))"
         )
-
-
-def _close(name: str, known: Collection[str], similarity: float = _ALIKE) -> str | None:
-    plain = {_plain(each): each for each in known}
-    found = difflib.get_close_matches(_plain(name), plain, 1, similarity)
-    return plain[found[0]] if found else None
-
-
-def _instead(name: str, words: Mapping[str, str], known: Collection[str]) -> str:
-    if name.lower() in words:
-        return f"write {words[name.lower()]}"
-    close = _close(name, known, 0.6)
-    return f"did you mean {close!r}?" if close else f"there are {', '.join(known)}"
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _is_number(value: Any) -> bool:
@@ -262,14 +233,14 @@ def _is_files(value: Any) -> bool:
 _GOOD: dict[KeyKind, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
     "name": lambda value: isinstance(value, str | Language),
-    "cases": _is_list,
+    "cases": is_list,
     "number": _is_number,
     "from 0": lambda value: _is_number(value) or (value == 0 and not isinstance(value, bool)),
     "whole": lambda value: _is_number(value) and isinstance(value, int),
     "checker": _is_checker,
     "interactor": lambda value: isinstance(value, JudgeProgram | Mapping),
     "texts": lambda value: (
-        _is_list(value) and all(isinstance(each, str) and "\0" not in each for each in value)
+        is_list(value) and all(isinstance(each, str) and "\0" not in each for each in value)
     ),
     "files": _is_files,
     "trust": lambda value: value == "shared",
