@@ -23,13 +23,14 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
     "array": (list, "a list"),
 }
-_COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "view": (),
-    "create": ("file_text",),
-    "str_replace": ("old_str",),
-    "insert": ("insert_line", "new_str"),
-    "undo_edit": (),
+_COMMANDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "view": ((), ("view_range",)),
+    "create": (("file_text",), ()),
+    "str_replace": (("old_str",), ("new_str",)),
+    "insert": (("insert_line", "new_str"), ()),
+    "undo_edit": ((), ()),
 }
+"""The editor's methods, each with the arguments that it needs and those that it may have, besides `path`."""
 
 
 class Toolbox:
@@ -91,22 +92,13 @@ class Toolbox:
 
     async def _edit(self, command: str, path: str, **given: Any) -> str:
         command = "undo_edit" if command == "undo" else command
-        for name in _COMMANDS[command]:
+        needed, more = _COMMANDS[command]
+        for name in needed:
             if name not in given:
                 raise ToolError(f"{command} needs {name}")
-        match command:
-            case "view":
-                return await self.editor.view(path, given.get("view_range"))
-            case "create":
-                return await self.editor.create(path, given["file_text"])
-            case "str_replace":
-                return await self.editor.str_replace(
-                    path, given["old_str"], given.get("new_str", "")
-                )
-            case "insert":
-                return await self.editor.insert(path, given["insert_line"], given["new_str"])
-            case _:
-                return await self.editor.undo_edit(path)
+        own = {name: given[name] for name in (*needed, *more) if name in given}
+        text: str = await getattr(self.editor, command)(path, **own)
+        return text
 
 
 def format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:

@@ -75,13 +75,10 @@ class Timer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._to(None)
+        self.enter(None)
 
-    def enter(self, part: Part) -> None:
-        """Attribute the time from now on to `part`."""
-        self._to(part)
-
-    def _to(self, part: Part | None) -> None:
+    def enter(self, part: Part | None) -> None:
+        """Attribute the time from now on to `part`; None: to no part."""
         now = time.monotonic()
         if self._part is not None:
             self.seconds[self._part] = self.seconds.get(self._part, 0.0) + now - self._since

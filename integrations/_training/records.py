@@ -1,17 +1,21 @@
-"""Stores a run's rollouts on disk, in one file of gzipped JSON lines per step, written atomically."""
+"""Stores a run's rollouts in one file of gzipped JSON lines per step, and its metrics in metrics.jsonl."""
 
+import errno
 import gzip
 import json
 import logging
+import math
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandboxkit.integrations._training import plot
 from sandboxkit.integrations._training.atomic_write import atomic_write
 
-__all__ = ["cut", "read", "steps", "write"]
+__all__ = ["append", "cut", "read", "steps", "write"]
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "rollouts"
@@ -57,13 +61,32 @@ def steps(run: Path) -> list[int]:
     return sorted(int(name[1]) for name in names if name)
 
 
+def append(run: Path, metrics: Iterable[Row]) -> None:
+    """Append all rows of metrics or none; a number that is not finite becomes null. Raises OSError."""
+    text = "".join(json.dumps({k: _plain(v) for k, v in row.items()}) + "\n" for row in metrics)
+    data = text.encode()
+    with (run / "metrics.jsonl").open("ab", buffering=0) as file:
+        before = file.tell()
+        if file.write(data) != len(data):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def cut(run: Path, last: int) -> None:
-    """Delete the files of the steps after `last`, and temporary files of an interrupted write."""
+    """Delete the metrics and files of the steps after `last`, and what interrupted writes left."""
+    path = run / "metrics.jsonl"
+    kept = [row for row in plot.rows(path) if last and int(row["step"] or 0) <= last]
+    with atomic_write(path) as new:
+        new.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
     for step in steps(run):
         if step > last:
             _path(run, step).unlink()
     for left in (run / _FOLDER).glob(".step-*"):
         left.unlink()
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _path(run: Path, step: int) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._training import metrics_file, plot, records
+from sandboxkit.integrations._training import plot, records
 from sandboxkit.integrations._training.atomic_write import atomic_write
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.output import say
@@ -53,7 +53,6 @@ class Console:
         try:
             with atomic_write(self._run / "config.json") as new:
                 new.write_text(config.to_json())
-            metrics_file.cut(self._run, first)
             records.cut(self._run, first)
         except OSError as error:
             raise ConfigurationError(
@@ -121,7 +120,7 @@ class Console:
 
     def _write(self) -> None:
         try:
-            metrics_file.append(self._run, self._unwritten)
+            records.append(self._run, self._unwritten)
         except OSError as error:
             waiting = f"{len(self._unwritten)} of its lines wait for room"
             self.note(f"{self._metrics} could not be written: {error}; {waiting}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from agents.sandbox.errors import (
     ConfigurationError,
@@ -22,49 +23,32 @@ from sandboxkit import SandboxError, SandboxFileNotFoundError, SandboxTerminated
 
 def transport(command: Sequence[str | Path], error: SandboxError) -> ExecTransportError:
     """Return the error for a command that failed in the infrastructure, so its outcome is unknown."""
-    return ExecTransportError(
-        command=command,
-        context=_context(error),
-        cause=error,
-        message=str(error),
-        retryable=error.retryable,
-    )
+    return ExecTransportError(command=command, message=str(error), **_about(error))
 
 
 def started(root: str, error: SandboxError) -> SdkError:
     """Return the error for a sandbox that could not be started or prepared."""
     if isinstance(error, BadArgumentError):
         return refused(str(error), "start", error)
-    return WorkspaceStartError(
-        path=Path(root),
-        context=_context(error),
-        cause=error,
-        message=f"failed to start session: {error}",
-        retryable=error.retryable,
-    )
+    message = f"failed to start session: {error}"
+    return WorkspaceStartError(path=Path(root), message=message, **_about(error))
 
 
 def stopped(root: str, error: SandboxError) -> WorkspaceStopError:
     """Return the error for a sandbox that could not be deleted. Closing the Session tries again."""
-    return WorkspaceStopError(
-        path=Path(root), context=_context(error), cause=error, retryable=error.retryable
-    )
+    return WorkspaceStopError(path=Path(root), **_about(error))
 
 
 def reading(path: Path, error: SandboxError) -> SdkError:
     """Return the error for a file or workspace that could not be read."""
     if isinstance(error, SandboxFileNotFoundError):
         return WorkspaceReadNotFoundError(path=path, context=_context(error), cause=error)
-    return WorkspaceArchiveReadError(
-        path=path, context=_context(error), cause=error, retryable=error.retryable
-    )
+    return WorkspaceArchiveReadError(path=path, **_about(error))
 
 
 def writing(path: Path, error: SandboxError) -> WorkspaceArchiveWriteError:
     """Return the error for a file or workspace that could not be written."""
-    return WorkspaceArchiveWriteError(
-        path=path, context=_context(error), cause=error, retryable=error.retryable
-    )
+    return WorkspaceArchiveWriteError(path=path, **_about(error))
 
 
 def refused(message: str, op: OpName, cause: BaseException | None = None) -> ConfigurationError:
@@ -77,6 +61,11 @@ def refused(message: str, op: OpName, cause: BaseException | None = None) -> Con
         cause=cause,
         retryable=False,
     )
+
+
+# Any: keyword arguments of different types.
+def _about(error: SandboxError) -> dict[str, Any]:
+    return {"context": _context(error), "cause": error, "retryable": error.retryable}
 
 
 def _context(error: SandboxError) -> dict[str, object]:

@@ -12,7 +12,6 @@ from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
 from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
-from sandboxkit.integrations.swe._metrics import Metrics
 from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
 
@@ -42,6 +41,25 @@ class SweConfig:
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.setup_retries < 0:
             raise ConfigurationError(f"{self!r}: max_steps >= 1 and setup_retries >= 0")
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Counts over all episodes. `seconds` is the sum of their times from reset to verdict."""
+
+    episodes: int = 0
+    passed: int = 0
+    masked: int = 0
+    """Episodes without a reward, because the infrastructure failed."""
+    shared: int = 0
+    """Verdicts with `trust="shared"`: the tests ran in the submission's sandbox."""
+    submitted: int = 0
+    steps: int = 0
+    tool_errors: int = 0
+    setup_failures: int = 0
+    """Failed attempts to set up a sandbox, including those whose retry succeeded."""
+    reward_sum: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._tools import Clock
-from sandboxkit.integrations.swe._env import Step, SweConfig, SweEnv
-from sandboxkit.integrations.swe._metrics import Metrics
+from sandboxkit.integrations.swe._env import Metrics, Step, SweConfig, SweEnv
 from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
 

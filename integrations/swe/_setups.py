@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 
 from sandboxkit import Sandbox, SandboxError, Session, Snapshot
 from sandboxkit.integrations._outages import stop_broken
@@ -55,10 +54,5 @@ class TaskSetups:
     async def __aenter__(self) -> "TaskSetups":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._training import metrics_file, records
+from sandboxkit.integrations._training import records
 from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
 from sandboxkit.integrations.trl._rollout import Trace
@@ -92,7 +92,7 @@ class Records:
         }
         try:
             records.write(self._folder, step, ({"step": step, **row} for row in kept))
-            metrics_file.append(self._folder, [metrics])
+            records.append(self._folder, [metrics])
         except OSError as error:
             _log.warning("the rollouts of step %d cannot be written: %s", step, error)
 

@@ -14,7 +14,6 @@ from sandboxkit import (
 )
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.trl._format_result import format_killed, format_result
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
@@ -98,11 +97,13 @@ class SandboxTools:
     async def _once(self, argv: list[str]) -> str:
         try:
             async with asyncio.timeout(self._timeout + self._start_timeout):
-                return format_result(await self.session.run(argv, timeout=self._timeout))
+                result = await self.session.run(argv, timeout=self._timeout)
+            note = f"\n[exit status {result.returncode}]" if result.returncode else ""
         except CommandTimeoutError as error:
-            return format_killed(error, self._timeout)
+            result, note = error.result, f"\n[killed: it ran longer than {self._timeout:g} seconds]"
         except TimeoutError:
             raise SandboxStartError(
                 f"no sandbox and no result within start_timeout={self._start_timeout:g} s plus timeout",
                 provider=self.session.provider_name,
             ) from None
+        return result.stdout + result.stderr + note
