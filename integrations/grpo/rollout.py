@@ -74,18 +74,11 @@ class Rollout:
         """Number of tool calls, including invalid ones."""
         return len(self.calls)
 
-    def wrote(self, ids: tuple[int, ...], logp: tuple[float, ...], version: int) -> None:
-        """Append tokens of the policy."""
+    def add(self, ids: tuple[int, ...], logp: tuple[float, ...] | None = None) -> None:
+        """Append tokens of the policy, or without `logp` those of a tool, which carry no loss."""
         self.completion += ids
-        self.mask += [True] * len(ids)
-        self.logp += logp
-        self.version = version if self.version is None else min(self.version, version)
-
-    def add_observation(self, ids: tuple[int, ...]) -> None:
-        """Append a tool's tokens, which carry no loss."""
-        self.completion += ids
-        self.mask += [False] * len(ids)
-        self.logp += [0.0] * len(ids)
+        self.mask += [logp is not None] * len(ids)
+        self.logp += [0.0] * len(ids) if logp is None else logp
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +183,9 @@ class RolloutRunner:
             )
         )
         rollout.server = done.server
-        rollout.wrote(done.ids, done.logp, done.version)
+        rollout.add(done.ids, done.logp)
+        versions = (done.version, rollout.version)
+        rollout.version = min(version for version in versions if version is not None)
         rollout.truncated = not done.ids or done.ids[-1] not in self._stop
         return done.ids
 
@@ -257,7 +252,7 @@ class RolloutRunner:
             left = self._config.max_completion_tokens - len(rollout.completion)
             if rollout.completion[-1] not in self._stop or len(answer) >= left:
                 return
-            rollout.add_observation(answer)
+            rollout.add(answer)
 
     def _submission(self, rollout: Rollout) -> str | None:
         own = [i for i, m in zip(rollout.completion, rollout.mask, strict=True) if m]

@@ -215,10 +215,7 @@ class _Checkup:
     def _status(self) -> Status:
         order: tuple[Status, ...] = ("refused", "bought", "weak", "unknown")
         kinds = {finding.kind for finding in self._findings}
-        for each in order:
-            if each in kinds:
-                return each
-        return "fine"
+        return next((each for each in order if each in kinds), "fine")
 
 
 def _brief(grader: Grader, took: float) -> Grader:

@@ -11,32 +11,37 @@ from sandboxkit.integrations.rewards._parse import parse
 __all__ = ["Mutant", "mutants"]
 
 _SHOWN = 60
-_SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Add,
-    ast.Pow: ast.Mult,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.BitXor: ast.BitOr,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
+_SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Add,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.Add,),
+    ast.Pow: (ast.Mult,),
+    ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.BitXor: (ast.BitOr,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Lt: (ast.GtE, ast.LtE),
+    ast.LtE: (ast.Gt, ast.Lt),
+    ast.Gt: (ast.LtE, ast.GtE),
+    ast.GtE: (ast.Lt, ast.Gt),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Continue: (ast.Pass,),
+    ast.Break: (ast.Pass,),
+    ast.Raise: (ast.Pass,),
+    ast.AugAssign: (ast.Pass,),
 }
+"""What a node of each type is replaced by, whatever it holds."""
 _SKIPPED = ("annotation", "returns", "decorator_list", "type_params", "defaults", "kw_defaults")
 _Place = tuple[int, str, int | None]
 """The position of a node: index of its parent in ast.walk, field name, and index if that is a list."""
@@ -109,17 +114,9 @@ def _inside(tree: ast.Module) -> set[int]:
 
 
 def _variants(node: ast.AST) -> Iterator[ast.AST]:
-    if type(node) in _SWAPS:
-        yield _SWAPS[type(node)]()
+    for kind in _SWAPS.get(type(node), ()):
+        yield kind()
     match node:
-        case ast.Lt():
-            yield ast.LtE()
-        case ast.LtE():
-            yield ast.Lt()
-        case ast.Gt():
-            yield ast.GtE()
-        case ast.GtE():
-            yield ast.Gt()
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int() | float() as value):
@@ -140,9 +137,7 @@ def _variants(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Return(value=ast.expr() as value):
             if not (isinstance(value, ast.Constant) and value.value is None):
                 yield ast.Return(ast.Constant(None))
-        case ast.Expr(value=ast.Call() | ast.Yield()) | ast.AugAssign() | ast.Raise():
-            yield ast.Pass()
-        case ast.Continue() | ast.Break():
+        case ast.Expr(value=ast.Call() | ast.Yield()):
             yield ast.Pass()
         case _:
             pass
