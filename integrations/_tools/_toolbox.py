@@ -45,7 +45,6 @@ class Toolbox:
         sandbox: Sandbox,
         *,
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
         observation_limit: int = 16_000,
         clock: Clock | None = None,
@@ -54,7 +53,7 @@ class Toolbox:
             raise ConfigurationError(
                 f"observation_limit={observation_limit!r} is not a positive number of characters"
             )
-        self.bash = Bash(sandbox, cwd=cwd, env=env, timeout=timeout, clock=clock)
+        self.bash = Bash(sandbox, cwd=cwd, timeout=timeout, clock=clock)
         self.editor = Editor(sandbox, timeout=timeout, clock=clock)
         self._timeout, self._limit = timeout, observation_limit
 

@@ -8,8 +8,7 @@ from sandboxkit.integrations.art._policy import (
     PolicyError,
     ScriptedPolicy,
 )
-from sandboxkit.integrations.art._rollout import Rollouts
-from sandboxkit.integrations.art._trajectory import Trajectory
+from sandboxkit.integrations.art._rollout import Rollouts, Trajectory
 
 __all__ = [
     "Choice",

@@ -1,9 +1,9 @@
-"""The MCP server's tools: exec, read_file, write_file and list_files, with results of limited size."""
+"""The MCP server's tools: exec, read_file, write_file and list_files, in one sandbox at a time."""
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, TypedDict
+from typing import Annotated, TypedDict, TypeVar
 
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -12,16 +12,24 @@ from pydantic import Field
 
 import sandboxkit
 from sandboxkit import (
+    CommandStartError,
     CommandTimeoutError,
+    ConfigurationError,
     Ending,
     FileInfo,
     FileType,
+    OutcomeUnknownError,
     ProcessResult,
     Sandbox,
+    SandboxError,
+    SandboxFileError,
+    SandboxNotFoundError,
+    SandboxTerminatedError,
     Session,
 )
 from sandboxkit.integrations._tools import truncate_middle
-from sandboxkit.integrations.mcp._workplace import ServedSandbox
+
+T = TypeVar("T")
 
 _SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
 _EXEC = (
@@ -37,9 +45,59 @@ _SHOWN = 30_000
 _MAX_READ = 16 * 1024 * 1024
 _MAX_IMAGE = 1024 * 1024
 _MAX_ENTRIES = 1000
+_NEW = (
+    "[This is a new sandbox: the one before it has ended, and its files, processes and installed "
+    "packages are gone.]\n"
+)
 _READ_ONLY = ToolAnnotations(read_only_hint=True)
 
 Path = Annotated[str, Field(description="absolute, or relative to the working directory")]
+
+
+class ServedSandbox:
+    """One sandbox of a session, started by the first call and replaced by a new one after its end.
+
+    The next result contains a note, so a sandbox is never replaced silently.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._sandbox = session.sandbox()
+        self._replaced = False
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox in which the next call runs."""
+        return self._sandbox
+
+    async def call(self, work: Callable[[Sandbox], Awaitable[T]]) -> T:
+        """Run `work` in the sandbox. Raises errors of sandboxkit as ToolError, whose text the model sees."""
+        sandbox = self._sandbox
+        try:
+            return await work(sandbox)
+        except (SandboxTerminatedError, SandboxNotFoundError) as error:
+            self._replace(sandbox)
+            raise ToolError(
+                f"the sandbox ended: {error}. Its files and processes are gone, including any results "
+                "of this call. The next call gets a new, empty sandbox."
+            ) from error
+        except (CommandStartError, ConfigurationError, SandboxFileError) as error:
+            raise ToolError(str(error)) from error
+        except OutcomeUnknownError as error:
+            raise ToolError(f"it is unknown whether the command ran: {error}") from error
+        except SandboxError as error:
+            again = " The same call may work later." if error.retryable else ""
+            raise ToolError(f"the sandbox's backend failed: {error}.{again}") from error
+
+    def news(self) -> str:
+        """Return the prefix of the next result: a note after a replacement, once; otherwise ""."""
+        replaced, self._replaced = self._replaced, False
+        return _NEW if replaced else ""
+
+    def _replace(self, ended: Sandbox) -> None:
+        if self._sandbox is ended:  # otherwise another call has replaced it
+            ended.stop()  # session.close() retries a failure, and reports it
+            self._sandbox, self._replaced = self._session.sandbox(), True
 
 
 class RunResultFields(TypedDict):

@@ -8,7 +8,7 @@ from sandboxkit.integrations.rewards._host_compare import HostCompare
 from sandboxkit.integrations.rewards._judged import judge_folder
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._plain import ExitCode, PassRate
-from sandboxkit.integrations.rewards._run_program import run_program
+from sandboxkit.integrations.rewards._run import run_program
 from sandboxkit.integrations.rewards._sessions import grading_session
 from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Part, Verdict
 from sandboxkit.integrations.rewards.doctor import TaskFinding, TaskReport

@@ -12,8 +12,7 @@ from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCa
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._programs import processor_seconds
-from sandboxkit.integrations.rewards._run import ended, run
-from sandboxkit.integrations.rewards._run_program import run_program
+from sandboxkit.integrations.rewards._run import ended, run, run_program
 from sandboxkit.integrations.rewards._values import (
     Comparison,
     ForgedJsonError,

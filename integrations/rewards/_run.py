@@ -35,6 +35,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 
 T = TypeVar("T")
 
+_SOLUTION = "/workspace/solution.py"
 _SPARE_LIFETIME = 60.0
 _KILLED = 137  # 128 + SIGKILL
 OUT_OF_TIME = 152  # 128 + SIGXCPU, which the kernel sends at RLIMIT_CPU
@@ -67,6 +68,30 @@ async def run(
 
     # Everything runs on the background loop; on another loop each step would switch threads twice.
     return await Operation(retried(session, limits, attempt, files))
+
+
+async def run_program(
+    session: Session,
+    code: str,
+    *,
+    stdin: bytes = b"",
+    files: Mapping[str, bytes] | None = None,
+    limits: Limits | None = None,
+) -> ProcessResult | Verdict:
+    """Run a Python program once, in a pristine sandbox, and return its result.
+
+    Returns a Verdict if there is no result: the program exceeded a limit or was killed, or the
+    infrastructure failed after its retries (INFRA_ERROR). `files` maps paths in the sandbox to the
+    contents of additional files. Raises ConfigurationError, for example if the sandbox has no Python.
+    """
+    limits = limits or Limits()
+    return await run(
+        session,
+        _programs.file_program(_SOLUTION, limits),
+        limits,
+        stdin=stdin,
+        files={**(files or {}), _SOLUTION: code.encode(errors="surrogatepass")},
+    )
 
 
 def begin(

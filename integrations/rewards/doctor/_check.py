@@ -2,9 +2,10 @@
 
 import asyncio
 import dataclasses
+import json
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,7 @@ from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Grader, Verdict, masked
 from sandboxkit.integrations.rewards.doctor._cheats import Cheat, cheats
 from sandboxkit.integrations.rewards.doctor._mutants import Mutant, mutants
-from sandboxkit.integrations.rewards.doctor._names import CheatNames, names_of
-from sandboxkit.integrations.rewards.doctor._remedies import remedies
+from sandboxkit.integrations.rewards.doctor._names import CheatNames, classes_of, names_of
 from sandboxkit.integrations.rewards.doctor._report import (
     Shape,
     Status,
@@ -147,7 +147,7 @@ class _Checkup:
 
         Its remedy is the first key of the task with which the reference passes, else `remedy`.
         """
-        for key, changed in remedies(self.task, names, self.reference):
+        for key, changed in _remedies(self.task, names, self.reference):
             if self._objection(changed) is not None:
                 continue
             if (await self._first(changed)).score == 1:
@@ -216,6 +216,25 @@ class _Checkup:
         order: tuple[Status, ...] = ("refused", "bought", "weak", "unknown")
         kinds = {finding.kind for finding in self._findings}
         return next((each for each in order if each in kinds), "fine")
+
+
+# Any: a row of a user's data set, and its values.
+Remedy = tuple[str, dict[str, Any]]
+"""The key as its author would write it, and the task with that key."""
+
+
+def _remedies(task: Mapping[str, Any], names: CheatNames, reference: str) -> Iterator[Remedy]:
+    """Yield the keys that the task lacks, beginning with those that weaken grading least."""
+    if not any(task.get(name) for name in ("test", "tests", "test_list")):
+        return
+    defined = list(classes_of(reference))
+    tried: dict[str, Any] = {"names": list(names.own)}
+    if defined:
+        tried |= {"classes": defined, "operators": defined}
+    tried |= {"in_place": True, "varies": True, "trust": "shared"}
+    for key, value in tried.items():
+        if value and not task.get(key):
+            yield f'"{key}": {json.dumps(value)}', {**task, key: value}
 
 
 def _brief(grader: Grader, took: float) -> Grader:
