@@ -1,9 +1,9 @@
 """Runs the cases of a problem, has each output checked, and combines the results into a verdict."""
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 import anyio
 
@@ -35,6 +35,7 @@ from sandboxkit.integrations.rewards.programs._problem import JudgedCase, Proble
 from sandboxkit.integrations.rewards.programs._series import execute_each
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
+from sandboxkit.types import CommandUsage
 
 _MOST_AT_ONCE = 16 << 10
 """Maximum size (bytes) of output and expected output that are compared on the event loop. It takes about a
@@ -63,26 +64,23 @@ async def evaluate(
     verdict reports the first failure in the order of the cases. Raises ConfigurationError if the task's
     checker is broken, or if sandboxes lack the language's commands.
     """
-    work = _Evaluation(session, program, problem, limits, partial=partial).verdict()
+    work = _Evaluation(session, program, problem, limits, partial).verdict()
     # On the background loop no case switches threads. A user's checker stays on its own loop.
     return await (Operation(work) if isinstance(problem.checker, (JudgeProgram, *_OURS)) else work)
 
 
+@dataclass
 class _Evaluation:
     """The evaluation of one submission."""
 
-    def __init__(
-        self,
-        session: Session,
-        program: Compiled,
-        problem: Problem,
-        limits: Limits,
-        *,
-        partial: bool,
-    ) -> None:
-        self._session, self._program, self._problem = session, program, problem
-        self._limits, self._partial = limits, partial
-        self._short = problem.interactor is None
+    _session: Session
+    _program: Compiled
+    _problem: Problem
+    _limits: Limits
+    _partial: bool
+
+    def __post_init__(self) -> None:
+        self._short = self._problem.interactor is None
         """Whether the runs so far were short, so that more of them may share a sandbox."""
 
     async def verdict(self) -> Verdict:
@@ -98,7 +96,15 @@ class _Evaluation:
                     return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated", done)
                 if self._is_last(parts[-1]):
                     break
-        return _whole(parts, self._problem.cases, partial=self._partial)
+        first = next((part for part in parts if part.outcome is not Outcome.PASSED), None)
+        if first is None:
+            detail = f"{len(parts)} of {len(parts)} cases"
+            return Verdict(Outcome.PASSED, 1.0, "policy", detail, "isolated", tuple(parts))
+        total = sum(case.weight for case in self._problem.cases)
+        score = sum(part.score * part.weight for part in parts) / total if self._partial else 0.0
+        score = min(score, 1 - 1e-9)  # below 1 even if only cases of weight 0 failed
+        detail = f"case {shown(first.name)}: {first.detail}"
+        return Verdict(first.outcome, score, "policy", detail, "isolated", tuple(parts))
 
     def _batches(self) -> Iterator[Sequence[JudgedCase]]:
         """Divide the cases into batches: small ones first, since a wrong program fails soon."""
@@ -169,21 +175,52 @@ class _Evaluation:
     async def _judged(self, case: JudgedCase, ran: ProgramRun) -> Part:
         mark: Mark | Verdict = Mark(0.0)
         if ran.verdict is None:
-            mark = await _checked(self._session, self._problem.checker, case, ran, self._limits)
+            mark = await self._checked(case, ran)
         return self._part(case, ran, mark)
+
+    async def _checked(self, case: JudgedCase, ran: ProgramRun) -> Mark | Verdict:
+        assert ran.result is not None
+        written = [(ran.outputs[name], expected) for name, expected in case.outputs.items()]
+        if case.stdout is not None:
+            written.insert(0, (ran.result.stdout_bytes, case.stdout))
+        for number, (output, expected) in enumerate(written):
+            # The task's checker is for stdout or for the only file.
+            its = number == 0 and (case.stdout is not None or len(written) == 1)
+            checker = self._problem.checker if its else LinesChecker()
+            mark = await self._decide(checker, Answer(case.given.stdin, output, expected))
+            if isinstance(mark, Verdict) or mark.score < 1:
+                return mark
+        return Mark(1.0)
+
+    async def _decide(self, checker: HostChecker | JudgeProgram, answer: Answer) -> Mark | Verdict:
+        if isinstance(checker, JudgeProgram):
+            return await check(self._session, checker, answer, self._limits)
+        small = len(answer.output) + len(answer.expected) <= _MOST_AT_ONCE
+        if small or not isinstance(checker, _OURS):
+            return checker.mark(answer)
+        return await anyio.to_thread.run_sync(checker.mark, answer)
 
     def _part(self, case: JudgedCase, ran: ProgramRun, mark: Mark | Verdict) -> Part:
         verdict = ran.verdict if ran.verdict is not None else mark
-        part = _measured(case, ran)
+        usage = ran.result.usage if ran.result else CommandUsage()
         limit = self._limits.memory_mb if self._problem.memory_limit_mb else None
-        if limit and part.peak_memory_bytes and part.peak_memory_bytes > limit << 20:
+        if limit and usage.peak_memory_bytes and usage.peak_memory_bytes > limit << 20:
             verdict = failed(f"used more than {limit} MiB", Outcome.OOM)
         if isinstance(verdict, Verdict):
             outcome = verdict.outcome
         else:
             outcome = Outcome.PASSED if verdict.score == 1 else Outcome.FAILED
-        score, detail = verdict.score, verdict.detail
-        return dataclasses.replace(part, outcome=outcome, score=score, detail=detail)
+        return Part(
+            case.name,
+            outcome,
+            verdict.score,
+            case.weight,
+            verdict.detail,
+            usage.processor_seconds,
+            ran.result.duration if ran.result else None,
+            usage.peak_memory_bytes,
+            len(ran.result.stdout_bytes) if ran.result else None,
+        )
 
 
 def _is_short(processor_seconds: float | None, wall_seconds: float | None) -> bool:
@@ -191,61 +228,3 @@ def _is_short(processor_seconds: float | None, wall_seconds: float | None) -> bo
     if processor_seconds is None or wall_seconds is None:
         return False
     return processor_seconds < _SHORT and wall_seconds < _SHORT_ELAPSED
-
-
-def _whole(parts: Sequence[Part], cases: Sequence[JudgedCase], *, partial: bool) -> Verdict:
-    first = next((part for part in parts if part.outcome is not Outcome.PASSED), None)
-    if first is None:
-        detail = f"{len(parts)} of {len(parts)} cases"
-        return Verdict(Outcome.PASSED, 1.0, "policy", detail, "isolated", tuple(parts))
-    total = sum(case.weight for case in cases)
-    score = sum(part.score * part.weight for part in parts) / total if partial else 0.0
-    score = min(score, 1 - 1e-9)  # below 1 even if only cases of weight 0 failed
-    detail = f"case {shown(first.name)}: {first.detail}"
-    return Verdict(first.outcome, score, "policy", detail, "isolated", tuple(parts))
-
-
-def _measured(case: JudgedCase, ran: ProgramRun) -> Part:
-    part = Part(case.name, Outcome.FAILED, 0.0, case.weight)
-    if ran.result is None:
-        return part
-    usage = ran.result.usage
-    return dataclasses.replace(
-        part,
-        processor_seconds=usage.processor_seconds,
-        wall_seconds=ran.result.duration,
-        peak_memory_bytes=usage.peak_memory_bytes,
-        output_bytes=len(ran.result.stdout_bytes),
-    )
-
-
-async def _checked(
-    session: Session,
-    checker: HostChecker | JudgeProgram,
-    case: JudgedCase,
-    ran: ProgramRun,
-    limits: Limits,
-) -> Mark | Verdict:
-    assert ran.result is not None
-    written = [(ran.outputs[name], expected) for name, expected in case.outputs.items()]
-    if case.stdout is not None:
-        written.insert(0, (ran.result.stdout_bytes, case.stdout))
-    for number, (output, expected) in enumerate(written):
-        # The checker is for stdout or for the only file.
-        its = number == 0 and (case.stdout is not None or len(written) == 1)
-        own = checker if its else LinesChecker()
-        answer = Answer(case.given.stdin, output, expected)
-        mark = await _decide(session, own, answer, limits)
-        if isinstance(mark, Verdict) or mark.score < 1:
-            return mark
-    return Mark(1.0)
-
-
-async def _decide(
-    session: Session, checker: HostChecker | JudgeProgram, answer: Answer, limits: Limits
-) -> Mark | Verdict:
-    if isinstance(checker, JudgeProgram):
-        return await check(session, checker, answer, limits)
-    if len(answer.output) + len(answer.expected) <= _MOST_AT_ONCE or not isinstance(checker, _OURS):
-        return checker.mark(answer)
-    return await anyio.to_thread.run_sync(checker.mark, answer)
