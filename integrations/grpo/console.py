@@ -60,7 +60,10 @@ class Console:
             ) from error
         place = f"goes on after step {first}" if first else f"{config.run.steps} steps"
         seed = f"seed {config.run.seed}"
-        self._print(f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}")
+        say(
+            sys.stdout,
+            f"{self._run}: {place}, {seed}, {config.objective.loss}, {config.engine.kind}",
+        )
 
     def __enter__(self) -> Self:
         self._wandb = _wandb(self._config)
@@ -78,7 +81,7 @@ class Console:
             for name, form in _SHOWN
             if name in metrics and not math.isnan(metrics[name])
         )
-        self._print(f"step {metrics['step']:.0f} of {self._config.run.steps}  {shown}")
+        say(sys.stdout, f"step {metrics['step']:.0f} of {self._config.run.steps}  {shown}")
 
     def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
         """Write the rollouts of a step, as `rollout.record` makes them. A failed write is only noted."""
@@ -89,13 +92,13 @@ class Console:
 
     def note(self, text: str) -> None:
         """Show a warning about a failure that does not end the run."""
-        self._print(f"warning: {text}")
+        say(sys.stdout, f"warning: {text}")
 
     def held_out(self, step: int, rates: Mapping[str, float]) -> None:
         """Record and show the pass rates on the held-out rows, as `Sampling.evaluate` returns them."""
         self._record({"step": step, **rates})
         more = "".join(f"  {name} {rate:.3f}" for name, rate in list(rates.items())[1:])
-        self._print(f"step {step}  held-out pass rate {rates['held_out']:.3f}{more}")
+        say(sys.stdout, f"step {step}  held-out pass rate {rates['held_out']:.3f}{more}")
 
     def has_held_out(self, step: int) -> bool:
         """Whether a pass over the held-out rows is recorded for a step."""
@@ -106,11 +109,11 @@ class Console:
         """Write what is still unwritten, and show the plot."""
         self._write()
         try:
-            self._print(plot.draw(self._run))
+            say(sys.stdout, plot.draw(self._run))
         except ConfigurationError as error:
             self.note(str(error))
         how = f"stopped by {signal.Signals(signalled).name}" if signalled else "done"
-        self._print(f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
+        say(sys.stdout, f"{how} after {time.monotonic() - self._begun:.0f} s; see {self._run}")
 
     def _record(self, metrics: Mapping[str, float]) -> None:
         self._unwritten.append(metrics)
@@ -126,9 +129,6 @@ class Console:
             self.note(f"{self._metrics} could not be written: {error}; {waiting}")
         else:
             self._unwritten.clear()
-
-    def _print(self, text: str) -> None:
-        say(sys.stdout, text)
 
 
 def _wandb(config: Config) -> Any:  # Any: wandb's run, where it is installed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
-from sandboxkit.integrations.rewards._cases import Case, FunctionCase, ProgramCase
+from sandboxkit.integrations.rewards._cases import Case, ProgramCase
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._programs import processor_seconds
@@ -29,8 +29,6 @@ class Submission:
 
     code: str
     setup: str = ""
-    module: str = "solution"
-    """The name under which tests can import it."""
 
 
 async def evaluate(
@@ -39,33 +37,27 @@ async def evaluate(
     """Run one case; return None if it passed, else the verdict on the failure."""
     if isinstance(case, ProgramCase):
         return await _run_program(session, submission, case, limits)
-    answer = await _run_function(session, submission, case, limits)
+    job = {
+        "code": submission.code,
+        "setup": submission.setup,
+        "module": "solution",
+        "source": case.source,
+        "seconds": processor_seconds(limits),
+    }
+    program = _programs.evaluate(limits.python)
+    result = await run(session, program, limits, stdin=json.dumps(job).encode())
+    answer = result if isinstance(result, Verdict) else claimed(result, case.expected)
     if isinstance(answer, Verdict):
         return answer
     try:
         if case.comparison.equal(answer, case.expected):
             return None
     except (ForgedJsonError, RecursionError) as error:
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", shown(error))
+        return failed(shown(error), Outcome.TAMPERED)
     match answer:
         case ["opaque" | "object", str(name), *_]:
             return failed(f"{shown(case.source)} is a {shown(name)}, not plain data")
     return failed(f"{shown(case.source)} does not have the expected value")
-
-
-async def _run_function(
-    session: Session, submission: Submission, case: FunctionCase, limits: Limits
-) -> Wire | Verdict:
-    job = {
-        "code": submission.code,
-        "setup": submission.setup,
-        "module": submission.module,
-        "source": case.source,
-        "seconds": processor_seconds(limits),
-    }
-    program = _programs.evaluate(limits.python)
-    result = await run(session, program, limits, stdin=json.dumps(job).encode())
-    return result if isinstance(result, Verdict) else claimed(result, case.expected)
 
 
 def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
@@ -80,16 +72,16 @@ def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
     try:
         answer = json.loads(result.stdout_bytes)
     except (ValueError, RecursionError):
-        return Verdict(Outcome.TAMPERED, 0.0, "policy", "the result is not one JSON value")
+        return failed("the result is not one JSON value", Outcome.TAMPERED)
     match answer:
         case ["value", value]:
             return value
         case ["memory"]:
-            return Verdict(Outcome.OOM, 0.0, "policy", "MemoryError")
+            return failed("MemoryError", Outcome.OOM)
         case ["raised", str(phase), [str(name), *_], str(text), *_]:
             return failed(f"{shown(name)} while {shown(phase)}: {shown(text)}")
         case _:
-            return Verdict(Outcome.TAMPERED, 0.0, "policy", "the result has an unknown form")
+            return failed("the result has an unknown form", Outcome.TAMPERED)
 
 
 async def _run_program(

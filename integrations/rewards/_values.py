@@ -52,11 +52,8 @@ class Comparison:
     rel_tol: float = 0.0
     abs_tol: float = 0.0
 
-    def equal(self, observed: Wire, expected: Wire) -> bool:
+    def equal(self, observed: Wire, expected: Wire, depth: int = 0) -> bool:
         """Whether the values are equal. Raises ForgedJsonError if `observed` is no valid encoding."""
-        return self._equal(observed, expected, 0)
-
-    def _equal(self, observed: Wire, expected: Wire, depth: int) -> bool:
         seen, wanted = _kind(observed, depth), _kind(expected, depth)
         if seen == "object" and not self.strict:
             return self._equals_object(observed, expected, depth)
@@ -82,7 +79,7 @@ class Comparison:
                 wanted = _kind(expected, depth)
                 if _kind(form, depth) in _COERCED and wanted in _COERCED:
                     form = [wanted, *form[1:]]
-                return self._equal(form, expected, depth + 1)
+                return self.equal(form, expected, depth + 1)
             case ["object", str(), []]:
                 return False
             case _:
@@ -90,7 +87,7 @@ class Comparison:
 
     def _series(self, observed: list[Wire], expected: list[Wire], depth: int) -> bool:
         return len(observed) == len(expected) and all(
-            self._equal(left, right, depth) for left, right in zip(observed, expected, strict=True)
+            self.equal(left, right, depth) for left, right in zip(observed, expected, strict=True)
         )
 
     def _sets(self, observed: list[Wire], expected: list[Wire], depth: int) -> bool:
@@ -118,7 +115,7 @@ class Comparison:
         values = {self._canonical(key, depth): value for key, value in seen}
         return len(values) == len(wanted) and all(
             (name := self._canonical(key, depth)) in values
-            and self._equal(values[name], value, depth)
+            and self.equal(values[name], value, depth)
             for key, value in wanted
         )
 
