@@ -12,7 +12,16 @@ from sandboxkit.providers import _agent
 from sandboxkit.providers._rules import Rule, is_root
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["PIDS", "RULES", "SOCKET", "SOCKET_FOLDER", "is_gvisor", "seccomp", "timed_start"]
+__all__ = [
+    "GAVE_UP",
+    "PIDS",
+    "RULES",
+    "SOCKET",
+    "SOCKET_FOLDER",
+    "is_gvisor",
+    "seccomp",
+    "timed_start",
+]
 
 SOCKET_FOLDER = "/.sandboxkit-root"
 """A folder in memory that root alone may enter."""
@@ -20,6 +29,11 @@ SOCKET = f"{SOCKET_FOLDER}/agent"
 """The agent's socket. gVisor does not tell the agent who connects, so the folder's mode does."""
 PIDS = 2048
 """Limit of gVisor's own threads on the host, which its programs' threads have too."""
+GAVE_UP = (
+    "gVisor's process ended by itself, which only the sandbox's own programs can cause, such as by too many "
+    "processes or threads; run fewer at a time"
+)
+"""Why a sandbox ended whose gVisor neither memory nor a signal ended."""
 
 
 def is_gvisor(spec: SandboxSpec) -> bool:

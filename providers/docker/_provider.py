@@ -30,6 +30,7 @@ from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.providers._gvisor import GAVE_UP
 from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
 from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
@@ -449,14 +450,15 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                 )
         except (SandboxError, TimeoutError):
             return await super()._why_ended(sandbox_id, reason)
+        # Commands cannot signal the agent. gVisor itself ends when its programs use up its threads. A
+        # signal from outside, as of the machine's OOM killer, has another status.
+        gave_up = self._known(sandbox_id).gvisor and _answers.ended_itself(reason)
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} ended: {reason}",
+            f"sandbox {sandbox_id!r} ended: {GAVE_UP if gave_up else reason}",
             provider=self.name,
             sandbox_id=sandbox_id,
             out_of_memory=reason == _answers.OUT_OF_MEMORY,
-            # Commands cannot signal the agent. gVisor itself ends when its programs use up its threads. A
-            # signal from outside, as of the machine's OOM killer, has another status.
-            by_command=self._known(sandbox_id).gvisor and _answers.ended_itself(reason),
+            by_command=gave_up,
         )
 
     async def remove_unused_datasets(self, *, dry_run: bool = False) -> builtins.list[str]:

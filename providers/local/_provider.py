@@ -29,7 +29,7 @@ from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._gvisor import PIDS, is_gvisor
+from sandboxkit.providers._gvisor import GAVE_UP, PIDS, is_gvisor
 from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
@@ -337,7 +337,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             )
         if not reason and instance.by_command:
             return SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} ended: its programs used gVisor up",
+                f"sandbox {sandbox_id!r} ended: {GAVE_UP}",
                 provider=self.name,
                 sandbox_id=sandbox_id,
                 by_command=True,

@@ -126,6 +126,18 @@ async def test_an_end_from_outside_is_not_of_the_programs(provider: LocalProvide
 
 
 @needs_gvisor
+async def test_an_end_of_gvisor_by_itself_is_of_the_programs_and_says_so(
+    provider: LocalProvider,
+) -> None:
+    box = await make(provider, isolation="gvisor")
+    meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
+    os.kill(int([*meta["processes"]][-1]), signal.SIGQUIT)  # its run time then fails, with a status
+    with pytest.raises(SandboxTerminatedError, match=r"ended by itself.*; run fewer") as caught:
+        await box.sh("sleep 60")
+    assert caught.value.by_command
+
+
+@needs_gvisor
 async def test_the_doctor_starts_a_sandbox_with_gvisor(provider: LocalProvider) -> None:
     detail = (await provider.diagnose()).detail
     assert "gVisor is /" in detail
