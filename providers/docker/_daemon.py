@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, TypeVar
 
 import anyio
@@ -24,6 +25,9 @@ T = TypeVar("T")
 _THREADS = 32
 # API version of the first call, which asks for the daemon's own version; any daemon answers it.
 _ANY_VERSION = "1.24"
+_INFO_SECONDS = 60.0
+"""Age (s) at which the daemon is asked for its description again: a reload or a restart may change its
+runtimes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Daemon:
         self._timeout = timeout
         self._api: Any = None  # APIClient is untyped
         self._info: DaemonInfo | None = None
+        self._info_until = 0.0
         self._calls = 0
         self._closing = False
         self._lock = anyio.Lock()
@@ -99,8 +104,10 @@ class Daemon:
             raise translate(error, url=self.endpoint.url, what="open a stream") from error
 
     async def info(self) -> DaemonInfo:
-        """Return the result of `docker info`, cached after the first call."""
-        if self._info is None:
+        """Return the result of `docker info`, which may be a minute old."""
+        now = monotonic()
+        if self._info is None or now >= self._info_until:
+            self._info_until = now + _INFO_SECONDS  # meanwhile others use what is known
             self._info = await self.call(lambda api: _info(api.info()), what="describe itself")
         return self._info
 

@@ -31,8 +31,8 @@ class Runtimes:
     A program that is a wrapper of another name is known only by the first sandbox that starts with it.
     """
 
-    _seen: dict[str, bool] = field(default_factory=dict)
-    """Whether the kernel of a runtime's first sandbox was gVisor's."""
+    _seen: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    """Whether the kernel of a runtime's first sandbox was gVisor's, by its name, program and arguments."""
 
     def gvisor(self, info: DaemonInfo) -> str | None:
         """Return the runtime for isolation="gvisor": the daemon's default, or the first by name; or None."""
@@ -85,11 +85,12 @@ class Runtimes:
         another kernel.
         """
         name = runtime or info.default_runtime
-        if name not in self._seen:
+        defined = _defined(name, info)
+        if defined not in self._seen:
             text = await version()
-            self._seen[name] = any(known in text for known in _VERSIONS)
+            self._seen[defined] = any(known in text for known in _VERSIONS)
         # Also for a sandbox whose spec was settled before another one showed the kernel.
-        if self._seen[name] != is_gvisor(spec):
+        if self._seen[defined] != is_gvisor(spec):
             raise OtherKernelError(
                 f"the runtime {name!r} does not have the kernel that its program's name says; give runtime=",
                 provider="docker",
@@ -97,12 +98,18 @@ class Runtimes:
 
     def _is_gvisor(self, name: str, info: DaemonInfo) -> bool:
         """Whether a runtime is gVisor: its program is runsc, or its shim io.containerd.runsc.v1."""
-        return self._seen.get(name, "runsc" in _program(name, info))
+        return self._seen.get(_defined(name, info), "runsc" in _program(name, info))
 
     def _may_be_gvisor(self, name: str, info: DaemonInfo) -> bool:
-        return self._seen.get(name, not any(each in _program(name, info) for each in _LINUX))
+        known = any(each in _program(name, info) for each in _LINUX)
+        return self._seen.get(_defined(name, info), not known)
+
+
+def _defined(name: str, info: DaemonInfo) -> tuple[str, ...]:
+    """Return a runtime's name, and its program or shim with the arguments, which may be unlisted."""
+    return (name, *info.runtimes.get(name, (name,)))
 
 
 def _program(name: str, info: DaemonInfo) -> list[str]:
-    """Return the parts of the name of a runtime's program, or of its shim, which may be unlisted."""
-    return info.runtimes.get(name, (name,))[0].rpartition("/")[2].split(".")
+    """Return the parts of the name of a runtime's program, or of its shim."""
+    return _defined(name, info)[1].rpartition("/")[2].split(".")

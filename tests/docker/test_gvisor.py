@@ -1,17 +1,21 @@
 """gVisor as the isolation of docker's sandboxes: chosen by an option, and refused where it cannot hold."""
 
+import json
+import re
 from dataclasses import replace
+from time import monotonic
 
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, SandboxError, Session
-from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.docker import DockerProvider, _daemon
 from sandboxkit.providers.docker._answers import ended_itself
 from sandboxkit.providers.docker._daemon import DaemonInfo
 from sandboxkit.providers.docker._gvisor import Runtimes
 from sandboxkit.types import SandboxSpec
-from tests.docker.conftest import Box, containers
+from tests.docker.conftest import SOCKET, Box, containers
 from tests.docker_here import require_gvisor
+from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 
 HERE = DaemonInfo(
     architecture="x86_64",
@@ -48,6 +52,37 @@ def test_the_daemons_runtime_is_found_by_its_program() -> None:
     with pytest.raises(ConfigurationError, match=r"network='internet'.*--network=none"):
         settle(online, None, OFFLINE)
     assert settle(online, None, with_shim("/opt/runsc")) == (online, "x")
+
+
+@pytest.mark.anyio
+async def test_runtimes_that_a_reload_changes_are_seen_and_a_new_program_is_looked_at(
+    daemon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapped, plain = ({"w": {"path": f"/opt/{name}"}} for name in ("wrapper", "other"))
+    answers = [
+        {"Architecture": "x86_64", "Runtimes": each, "DefaultRuntime": "w"}
+        for each in (wrapped, plain)
+    ]
+
+    def plan(request: Request) -> Fault | None:
+        if re.match("GET .*/info", request.line) is None:
+            return None
+        return HttpAnswer(200, json.dumps(answers.pop(0)).encode())
+
+    async def version() -> bytes:
+        return b"gvisor"
+
+    runtimes = Runtimes()
+    with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
+        provider = DockerProvider(base_url=proxy.url)
+        first = await provider._daemon.info()
+        await runtimes.prove(GVISOR, None, first, version)
+        assert await provider._daemon.info() is first
+        monkeypatch.setattr(_daemon, "monotonic", lambda: monotonic() + 61)
+        second = await provider._daemon.info()
+        await provider.aclose()
+    assert runtimes.settle(SandboxSpec(), None, first) == (GVISOR, "w")
+    assert runtimes.settle(SandboxSpec(), None, second) == (SandboxSpec(), None)
 
 
 @pytest.mark.anyio
