@@ -31,7 +31,9 @@ class Counts:
 class Counters:
     """A sandbox's counter files, kept open because each command reads them twice."""
 
-    def __init__(self, groups: list[str]) -> None:
+    def __init__(self, groups: list[str], *, cpus: bool = True) -> None:
+        """`cpus`: whether the groups may have a limit of CPU time. The kernel throttles no other group."""
+        self._may_throttle = cpus
         self._oom_kills = _open(groups, *_OOM_FILES)
         self._throttled = _open(groups, "cpu.stat")
         self._used = _open(groups, _USED_FILE)
@@ -40,7 +42,9 @@ class Counters:
 
     def read(self) -> Counts:
         """Return the current counts."""
-        texts = _read(self._oom_kills), _read(self._throttled)
+        seen = self._texts[1]
+        throttled = _read(self._throttled) if self._may_throttle or not seen else seen
+        texts = _read(self._oom_kills), throttled
         if texts != self._texts:
             self._texts = texts
             oom, cpu = _OOM_KILLS.search(texts[0]), _THROTTLED.search(texts[1])

@@ -85,13 +85,13 @@ class Launched:
         info: int,
         errors: int,
         groups: list[str],
+        counters: Counters,
         lent: LeasedUid | None,
         namespace: int | None,
     ) -> None:
-        self.groups = groups
+        self.groups, self.counters = groups, counters
         self._lent = lent
         self._namespace = namespace
-        self.counters = Counters(groups)
         self.exited = anyio.Event()
         self.on_exit: Callable[[], None] | None = None
         self._process = process
@@ -398,8 +398,9 @@ async def launch(
         raise SandboxStartError(
             f"the sandbox's processes cannot be started: {error}", provider="local"
         ) from error
+    counters = Counters(groups, cpus=spec.cpus is not None)
     launched = Launched(
-        start.process, start.info, start.errors, groups, start.lent, start.namespace
+        start.process, start.info, start.errors, groups, counters, start.lent, start.namespace
     )
     try:
         if groups:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import anyio
@@ -354,18 +355,20 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                     provider=self.name,
                     sandbox_id=sandbox_id,
                 )
-        run = super().exec
-        return await self._counted(sandbox_id, lambda: run(sandbox_id, command, output))
+        run = partial(super().exec, sandbox_id, command, output)
+        return await self._counted(sandbox_id, run)
 
     async def run_python(
         self, sandbox_id: str, code: str, command: Command, output: Output
     ) -> Exit:
-        run = super().run_python
-        return await self._counted(sandbox_id, lambda: run(sandbox_id, code, command, output))
+        run = partial(super().run_python, sandbox_id, code, command, output)
+        return await self._counted(sandbox_id, run)
 
     async def _counted(self, sandbox_id: str, run: Callable[[], Awaitable[Exit]]) -> Exit:
         with self._counters(sandbox_id) as counters:
-            return await _attributed(run, counters)
+            before = counters.read()
+            ended = await run()
+            return attributed(ended, before, counters.read())
 
     @contextmanager
     def _counters(self, sandbox_id: str) -> Iterator[Counters]:
@@ -460,12 +463,6 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         self._sweeper.stop()
         while self._sweeper.running:  # noqa: ASYNC110  # at exit no thread can start to join it
             await anyio.sleep(0.002)
-
-
-async def _attributed(run: Callable[[], Awaitable[Exit]], counters: Counters) -> Exit:
-    before = counters.read()
-    ended = await run()
-    return attributed(ended, before, counters.read())
 
 
 def _disk_mb(spec: SandboxSpec) -> int:
