@@ -1,8 +1,9 @@
 """The file calls of a provider whose sandboxes have an agent."""
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import requests
@@ -10,6 +11,9 @@ from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.types import FileInfo
 
 __all__ = ["FilesProvider"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class FilesProvider(Provider):
@@ -21,19 +25,27 @@ class FilesProvider(Provider):
     ) -> AbstractAsyncContextManager[AgentClient]:
         """Yield the connection for one request, and translate the request's errors to provider errors."""
 
+    @abstractmethod
+    async def _ask(
+        self,
+        sandbox_id: str,
+        path: str | None,
+        request: Callable[Concatenate[AgentClient, P], Awaitable[T]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Return the result of one request, as within `_call`, at less cost."""
+
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
-        async with self._call(sandbox_id, path) as client:
-            return await requests.read_file(client, path, max_bytes)
+        return await self._ask(sandbox_id, path, requests.read_file, path, max_bytes)
 
     async def write_file(
         self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
     ) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.write_file(client, path, data, mode)
+        await self._ask(sandbox_id, path, requests.write_file, path, data, mode)
 
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.put_archive(client, path, tar)
+        await self._ask(sandbox_id, path, requests.put_archive, path, tar)
 
     async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
         async with self._call(sandbox_id, path) as client:
@@ -45,13 +57,10 @@ class FilesProvider(Provider):
                 await archive.aclose()
 
     async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
-        async with self._call(sandbox_id, path) as client:
-            return await requests.list_dir(client, path)
+        return await self._ask(sandbox_id, path, requests.list_dir, path)
 
     async def stat(self, sandbox_id: str, path: str) -> FileInfo:
-        async with self._call(sandbox_id, path) as client:
-            return await requests.stat(client, path)
+        return await self._ask(sandbox_id, path, requests.stat, path)
 
     async def remove(self, sandbox_id: str, path: str, *, recursive: bool) -> None:
-        async with self._call(sandbox_id, path) as client:
-            await requests.remove(client, path, recursive)
+        await self._ask(sandbox_id, path, requests.remove, path, recursive)

@@ -20,13 +20,11 @@ class PausingProvider(AgentProvider[InstanceT]):
         pass
 
     async def pause(self, sandbox_id: str) -> None:
-        async with self._call(sandbox_id) as client:
-            await requests.pause(client, True)
+        await self._ask(sandbox_id, None, requests.pause, True)
         self._known(sandbox_id).paused = True
 
     async def resume(self, sandbox_id: str) -> None:
-        async with self._call(sandbox_id) as client:
-            await requests.pause(client, False)
+        await self._ask(sandbox_id, None, requests.pause, False)
         self._known(sandbox_id).paused = False
 
     def _stated(self, info: SandboxInfo) -> SandboxInfo:

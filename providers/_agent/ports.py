@@ -5,16 +5,17 @@ import errno
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import cached_property, partial
 
 import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import PortError, PortLimitError, SandboxError
-from sandboxkit.provider import PortListener, Provider
+from sandboxkit.provider import PortListener
 from sandboxkit.providers._agent.client import AgentClient, AgentStream
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.files import FilesProvider
 from sandboxkit.providers._agent.frames import Fields, Kind
 
 __all__ = ["AgentPortListener", "PortStream", "PortsProvider"]
@@ -187,14 +188,8 @@ class AgentPortListener(PortListener):
         await _end(self._listening)
 
 
-class PortsProvider(Provider):
-    """The port methods of `Provider`, for a provider whose sandboxes have an agent."""
-
-    @abstractmethod
-    def _call(
-        self, sandbox_id: str, path: str | None = None
-    ) -> AbstractAsyncContextManager[AgentClient]:
-        """Yield the connection for one request, and translate the request's errors to provider errors."""
+class PortsProvider(FilesProvider):
+    """The port methods of `Provider` as well, for a provider whose sandboxes have an agent."""
 
     @abstractmethod
     async def _explained(

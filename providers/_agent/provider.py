@@ -4,9 +4,9 @@ import asyncio
 import errno
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Concatenate, Generic, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
@@ -27,7 +27,7 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
-from sandboxkit.providers._agent.files import FilesProvider
+from sandboxkit.providers._agent.files import P, T
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
@@ -59,7 +59,7 @@ _Lost = type[OutcomeUnknownError] | type[ProviderUnavailableError]
 InstanceT = TypeVar("InstanceT", bound=Instance)
 
 
-class AgentProvider(FilesProvider, PortsProvider, Generic[InstanceT]):
+class AgentProvider(PortsProvider, Generic[InstanceT]):
     """`Provider` minus `create`, `list`, `delete` and `_connect`, which a subclass implements.
 
     A subclass's `create` starts `BINARY *agent_flags(spec, ...)` as PID 1 of the sandbox,
@@ -295,6 +295,20 @@ class AgentProvider(FilesProvider, PortsProvider, Generic[InstanceT]):
         except (ConnectionEndedError, SilentError, CallError) as error:
             raise await self._explained(error, sandbox_id, client, path) from error
 
+    async def _ask(
+        self,
+        sandbox_id: str,
+        path: str | None,
+        request: Callable[Concatenate[AgentClient, P], Awaitable[T]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        client = await self._client(sandbox_id)
+        try:
+            return await request(client, *arguments, **options)
+        except (ConnectionEndedError, SilentError, CallError) as error:
+            raise await self._explained(error, sandbox_id, client, path) from error
+
     async def _explained(
         self,
         error: ConnectionEndedError | SilentError | CallError,
@@ -404,19 +418,16 @@ class AgentProvider(FilesProvider, PortsProvider, Generic[InstanceT]):
     async def exec_each(
         self, sandbox_id: str, command: Command, series: CommandSeries
     ) -> "list[ProcessResult]":
-        async with self._call(sandbox_id) as client:
-            return await execute_each(client, command, series)
+        return await self._ask(sandbox_id, None, execute_each, command, series)
 
     async def workdir(self, sandbox_id: str) -> str:
         return (await self._client(sandbox_id)).workdir
 
     async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
-        async with self._call(sandbox_id) as client:
-            await requests.start_interpreter(client, interpreter)
+        await self._ask(sandbox_id, None, requests.start_interpreter, interpreter)
 
     async def reset(self, sandbox_id: str) -> None:
-        async with self._call(sandbox_id) as client:
-            left, used = await requests.reset(client)
+        left, used = await self._ask(sandbox_id, None, requests.reset)
         self._known(sandbox_id).before = self._so_far(sandbox_id, used)
         if left:
             raise SandboxNotCleanError(
@@ -428,20 +439,16 @@ class AgentProvider(FilesProvider, PortsProvider, Generic[InstanceT]):
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         if not (lifetime > 0 and math.isfinite(lifetime)):
             raise ConfigurationError(f"lifetime {lifetime!r}: give a positive number of seconds")
-        async with self._call(sandbox_id) as client:
-            await requests.renew(client, lifetime)
+        await self._ask(sandbox_id, None, requests.renew, lifetime)
 
     async def logs(self, sandbox_id: str) -> bytes:
-        async with self._call(sandbox_id) as client:
-            return await requests.logs(client)
+        return await self._ask(sandbox_id, None, requests.logs)
 
     async def wait(self, sandbox_id: str) -> int:
-        async with self._call(sandbox_id) as client:
-            return await requests.wait(client)
+        return await self._ask(sandbox_id, None, requests.wait)
 
     async def usage(self, sandbox_id: str) -> Usage:
-        async with self._call(sandbox_id) as client:
-            usage = await requests.stats(client)
+        usage = await self._ask(sandbox_id, None, requests.stats)
         total = self._so_far(sandbox_id, usage.used)
         known, starved = self._known(sandbox_id), total.starved
         if starved is not None:
