@@ -106,7 +106,7 @@ def outer_arguments(
         args.append("--die-with-parent")
     args += ["--size", str(disk_mb << 20), "--perms", "0755", "--tmpfs", folder]
     args += ["--perms", "0755", "--dir", f"{folder}/work"]
-    for name in ("", "etc", "home", "root", "run", "tmp", "var", "var/tmp"):
+    for name in ("", *(each.strip("/") for each in _layout.UPPER_FOLDERS)):
         original = image.root / name
         if original.is_dir() and not original.is_symlink():
             mode = "1777" if name.endswith("tmp") else "0755"

@@ -5,8 +5,9 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxkit.errors import SandboxStartError
+from sandboxkit.errors import ConfigurationError, SandboxStartError
 from sandboxkit.providers.local._id_map import mount_tmpfs
+from sandboxkit.providers.local._image import LocalImage
 
 __all__ = ["Base"]
 
@@ -28,6 +29,19 @@ class Base:
     """The folder of all snapshots."""
     folders: tuple[str, ...]
     """The stored folders; ("/",) for the whole root."""
+    image: str | None = None
+    """The image on which the stored files lie; None for the host's own programs."""
+    image_version: str = ""
+
+    def check_image(self, image: LocalImage) -> None:
+        """Raise ConfigurationError if the image is not that on which the snapshot was taken."""
+        if image.version() != self.image_version:
+            raise ConfigurationError(
+                f"image={self.image!r} has changed since snapshot {self.id!r} was taken of a sandbox with it: "
+                "take the snapshot again; an image of a recipe is built again once it is removed (sandboxkit "
+                f"snapshots rm {self.id})",
+                provider="local",
+            )
 
     def overlay(self, upper: str, folder: str) -> list[str]:
         """Return bubblewrap's options for a stored folder of the sandbox, with its upper layer in `upper`."""
@@ -93,7 +107,8 @@ class Base:
     def _mode(self, path: str) -> int:
         """Return the mode of what the snapshot has at a path whose parents are folders; 0 if nothing."""
         try:
-            return os.lstat(f"{self.root}{path}").st_mode
+            mode = os.lstat(f"{self.root}{path}").st_mode
+            return 0 if stat.S_ISCHR(mode) else mode  # deleted
         except (FileNotFoundError, NotADirectoryError):
             return 0
 

@@ -5,13 +5,14 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError
 
 __all__ = ["TreeCopy"]
 
 _DEPTH = 200
-"""Folders within folders; each takes two open files while it is copied."""
+"""Folders within folders; each takes three open files while it is copied."""
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -35,6 +36,8 @@ class TreeCopy:
     """Uid and gid of the copies; None leaves them to this process."""
     between: Callable[[], object]
     """Called before each entry; it raises to end the copy."""
+    below: Path | None = None
+    """The root of an image. What it has as well is left out, and what it alone has is marked as deleted."""
     bytes: int = 0
     """The bytes of disk that the copy takes, in whole blocks."""
     inodes: int = 0
@@ -52,21 +55,24 @@ class TreeCopy:
                 os.mkdir(relative, 0o700, dir_fd=self.target)
             to = os.open(relative or ".", _FOLDER, dir_fd=self.target)
             stack.callback(os.close, to)
-            self._content(source, to, path.rstrip("/"))
+            below = None if self.below is None else os.open(self.below, _FOLDER)
+            if below is not None:
+                stack.callback(os.close, below)
+            self._content(source, to, path.rstrip("/"), below)
             self._finish(source, to, os.fstat(source))
 
-    def _content(self, source: int, to: int, path: str) -> None:
-        pending = [(source, to, path, self._entries(source))]
+    def _content(self, source: int, to: int, path: str, below: int | None) -> None:
+        pending = [(source, to, path, self._entries(source, to, below), below)]
         try:
             while pending:
-                source, to, path, entries = pending[-1]
+                source, to, path, entries, below = pending[-1]
                 name = next(entries, None)
                 if name is None:
                     pending.pop()
                     if pending:
-                        self._finish(source, to, os.fstat(source))
-                        os.close(source)
-                        os.close(to)
+                        if not self._left_out(source, path, below, pending[-1][1]):
+                            self._finish(source, to, os.fstat(source))
+                        _close(source, to, below)
                     continue
                 self.between()
                 each = f"{path}/{name}"
@@ -76,7 +82,8 @@ class TreeCopy:
                 ):
                     continue
                 if not stat.S_ISDIR(found.st_mode):
-                    self._file(source, to, name, each, found)
+                    if below is None or not _is_same(found, name, below):
+                        self._file(source, to, name, each, found)
                     continue
                 if len(pending) == _DEPTH:
                     raise ConfigurationError(
@@ -90,15 +97,29 @@ class TreeCopy:
                 except BaseException:
                     os.close(inner)
                     raise
-                pending.append((inner, copied, each, self._entries(inner)))
+                under = None if below is None else _folder(name, below)
+                pending.append((inner, copied, each, self._entries(inner, copied, under), under))
         finally:
-            for inner, copied, _, _ in pending[1:]:
-                os.close(inner)
-                os.close(copied)
+            for inner, copied, _, _, under in pending[1:]:
+                _close(inner, copied, under)
 
-    def _entries(self, folder: int) -> Iterator[str]:
-        with os.scandir(folder) as entries:
-            return iter([entry.name for entry in entries])
+    def _entries(self, folder: int, to: int, below: int | None) -> Iterator[str]:
+        """Return the names in a folder, and mark those as deleted that its image alone has."""
+        names = os.listdir(folder)
+        for name in () if below is None else {*os.listdir(below)}.difference(names):
+            os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
+            self._count(os.lstat(name, dir_fd=to))
+        return iter(names)
+
+    def _left_out(self, source: int, path: str, below: int | None, parent: int) -> bool:
+        """Remove the copy of a folder if its image has the same, with the same content."""
+        if below is None or not _is_same(os.fstat(source), ".", below):
+            return False
+        try:
+            os.rmdir(path.rpartition("/")[2], dir_fd=parent)
+        except OSError:
+            return False  # something in it is not the image's
+        return True
 
     def _file(self, source: int, to: int, name: str, path: str, found: os.stat_result) -> None:
         key = found.st_dev, found.st_ino
@@ -170,3 +191,29 @@ class TreeCopy:
     def _count(self, copy: os.stat_result) -> None:
         self.bytes += copy.st_blocks * 512
         self.inodes += 1
+
+
+def _is_same(found: os.stat_result, name: str, below: int) -> bool:
+    """Return whether an image's file is what a sandbox sees: its time of change cannot be set."""
+    try:
+        image = os.lstat(name, dir_fd=below)
+    except FileNotFoundError:
+        return False
+    return all(
+        getattr(image, field) == getattr(found, field)
+        for field in ("st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
+    )
+
+
+def _folder(name: str, parent: int) -> int | None:
+    """Open a folder; return None if it is none, or not there."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _close(*descriptors: int | None) -> None:
+    for descriptor in descriptors:
+        if descriptor is not None:
+            os.close(descriptor)

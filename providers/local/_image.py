@@ -42,6 +42,15 @@ class LocalImage:
     extracted: bool = False
     """Whether the image was extracted to our cache, where it belongs to `HostUser.owner`."""
 
+    def version(self) -> str:
+        """Return what changes if the image is extracted anew, or if something directly in its root changes."""
+        with os.scandir(self.root) as entries:
+            found = [(self.root.stat().st_ctime_ns, "")]
+            found += [
+                (entry.stat(follow_symlinks=False).st_ctime_ns, entry.name) for entry in entries
+            ]
+        return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:32]
+
 
 async def find(image: str, host: HostUser) -> LocalImage:
     """Return the image that a spec names, pulled and extracted if needed.

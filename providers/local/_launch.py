@@ -234,9 +234,8 @@ def _start(
 ) -> _Start:
     agent, program = str(binary.path()), str(_bwrap.find())
     own = [agent, *_bwrap.own_paths()]
-    below = (
-        [str(image.root)] if image is not None else [str(base.store)] if base is not None else []
-    )
+    below = [str(image.root)] if image is not None else []
+    below += [str(base.store)] if base is not None else []
     overlay = free_folder([*below, *mounts.values(), *volumes.values(), *own]) if below else None
     root = _layout.layout(spec, disk_mb, image, overlay, mounts, volumes, base)
     runsc = _gvisor.find() if is_gvisor(spec) else None
@@ -252,12 +251,13 @@ def _start(
         uid = None if lent is None else lent.uid
 
         def prepare() -> None:
-            if base is not None and overlay is not None and uid is not None:
+            if base is not None and image is None and overlay is not None and uid is not None:
                 base.prepare(overlay, disk_mb, uid)
 
         # In an overlay only the owner of the lower layer's files can change them.
-        lower = base.root if base is not None else image.root if image and image.extracted else None
-        owned = [*([str(lower)] if lower is not None else []), *dict.fromkeys(volumes.values())]
+        lower = [str(image.root)] if image is not None and image.extracted else []
+        lower += [str(base.root)] if base is not None else []
+        owned = [*lower, *dict.fromkeys(volumes.values())]
         if lent is not None and owned:
             namespace = host.owning(lent, owned, sources, prepare)
             if namespace is None:
@@ -336,7 +336,7 @@ def _start(
         if _arguments.has_outer_network(spec):
             command = [*_arguments.NO_TIME_WAIT, *command]
             command = under(_arguments.network_arguments(spec), command)
-        if base is not None and overlay is not None and namespace is None:
+        if base is not None and image is None and overlay is not None and namespace is None:
             command = under(base.outer(overlay, disk_mb, detach=spec.detach), command)
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))

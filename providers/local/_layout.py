@@ -31,6 +31,8 @@ SANDBOX_UID = 1000
 _SHM_MB = 64
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _FOLDERS = ("/etc", "/etc/ssl", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
+UPPER_FOLDERS = ("/etc", "/home", "/root", "/run", "/tmp", "/var", "/var/tmp")
+"""Folders of an image that belong to the sandbox's user in its overlay."""
 _OWN_BIN = "/.sandboxkit/bin"
 _SHARED_ETC = (
     "alternatives",
@@ -156,11 +158,11 @@ def resolver(spec: SandboxSpec) -> bytes:
         return b""
 
 
-def folders_made() -> list[str]:
-    """Return bubblewrap's options that make the folders of a sandbox without an image."""
+def folders_made(*, image: bool) -> list[str]:
+    """Return bubblewrap's options that make the folders of a sandbox, beside those of `system`."""
     own = ("/tmp", "/var/tmp", DEFAULT_WORKDIR, "/proc", "/dev", AGENT)
-    accounts = (path for path, _ in _accounts())
-    return [word for path in (*_FOLDERS, *own, *accounts) for word in ("--dir", path)]
+    more = UPPER_FOLDERS if image else (*_FOLDERS, *(path for path, _ in _accounts()))
+    return [word for path in (*more, *own) for word in ("--dir", path)]
 
 
 def kept_folders(spec: SandboxSpec) -> list[str]:
@@ -191,8 +193,8 @@ def layout(
     Without an image the root is a tmpfs of `disk_mb` into which the host's programs are bound.
     With an image it is an overlay; the caller limits the size of `overlay`, the folder with the
     upper layer. `mounts` maps folders in the sandbox to those on the host that they show read-only,
-    and `volumes` to those that they show writable. `base` is a snapshot whose files lie below, for a
-    sandbox without an image.
+    and `volumes` to those that they show writable. `base` is a snapshot whose files lie below, over those
+    of the image.
     """
     root = Layout()
     size = str(disk_mb << 20)
@@ -211,6 +213,8 @@ def layout(
         root.files += [*accounts, ("/etc/resolv.conf", resolver(spec))]
     else:
         root.args += ["--overlay-src", str(image.root)]
+        if base is not None:
+            root.args += ["--overlay-src", str(base.root)]
         root.args += ["--overlay", f"{overlay}/upper", f"{overlay}/work", "/"]
         root.sources.append(str(image.root))
     root.args += ["--proc", "/proc", "--dev", "/dev"]

@@ -113,7 +113,11 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             return await self._create(spec, base)
 
     async def _create(self, spec: SandboxSpec, base: Base | None) -> str:
+        if base is not None:
+            spec = replace(spec, image=base.image)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
+        if base is not None and image is not None:
+            base.check_image(image)
         datasets, volumes = split_mounts(spec.mounts)
         mounts = {point: await self._stored(digest) for point, digest in datasets.items()}
         for ended, groups in tuple(self._remains.items()):

@@ -73,6 +73,9 @@ class StoredSnapshot:
     folders: list[str]
     """The folders that it has: ["/"], or the writable folders of a strict sandbox."""
     inodes: int = 0
+    image: str | None = None
+    """The sandbox's image, of which the snapshot has only what the sandbox changed."""
+    image_version: str = ""
     used: float | None = None
     """When a sandbox last started from it, or a build found it (s since the epoch); None if neither. It is
     not stored."""

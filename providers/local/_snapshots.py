@@ -7,10 +7,11 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio.from_thread
@@ -26,11 +27,12 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.providers._gvisor import is_gvisor
-from sandboxkit.providers.local import _layout, _sweep
+from sandboxkit.providers.local import _image, _layout, _sweep
 from sandboxkit.providers.local._base import Base, made
 from sandboxkit.providers.local._copy import TreeCopy
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
+from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._snapshot_store import (
     LIMIT_VARIABLE,
     META,
@@ -41,16 +43,12 @@ from sandboxkit.providers.local._snapshot_store import (
     full_disk,
 )
 from sandboxkit.providers.local._state import SandboxRecord, StateDir
-from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
+from sandboxkit.types import Profile, SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["LocalSnapshots"]
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT_OUT = ("/.sandboxkit", "/etc/resolv.conf")
-_NO_IMAGE = (
-    "the local provider has no snapshots of sandboxes with an image yet: leave image= out, or use "
-    "provider='docker'"
-)
 
 
 class LocalSnapshots(Provider):
@@ -71,8 +69,12 @@ class LocalSnapshots(Provider):
                 f"kind={kind!r}: a local snapshot keeps files alone; use kind='files'",
                 provider=self.name,
             )
-        if spec.image is not None:
-            raise ConfigurationError(f"snapshot with image={spec.image!r}: {_NO_IMAGE}")
+        if spec.image is not None and spec.profile == "strict":
+            raise ConfigurationError(
+                f"profile='strict': the local provider has no snapshots of strict sandboxes with "
+                f"image={spec.image!r}; use profile='standard', or provider='docker'",
+                provider=self.name,
+            )
 
     async def take_snapshot(
         self,
@@ -90,7 +92,10 @@ class LocalSnapshots(Provider):
                 provider=self.name,
                 sandbox_id=sandbox_id,
             )
-        self.check_snapshot(SandboxSpec(image=meta.image, isolation=meta.isolation), kind)
+        profile = _profile(meta.folders)
+        self.check_snapshot(
+            SandboxSpec(image=meta.image, isolation=meta.isolation, profile=profile), kind
+        )
         if not meta.is_here:
             raise ProviderUnavailableError(
                 f"sandbox {sandbox_id!r} was started in another container: take its snapshot there",
@@ -98,9 +103,15 @@ class LocalSnapshots(Provider):
                 sandbox_id=sandbox_id,
             )
         known = StoredSnapshot(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
-        return await anyio.to_thread.run_sync(self._take, meta, known)
+        image = None
+        if meta.image is not None:
+            image = await _image.find(meta.image, self._host)
+            known = replace(known, image=meta.image, image_version=image.version())
+        return await anyio.to_thread.run_sync(self._take, meta, known, image)
 
-    def _take(self, meta: SandboxRecord, known: StoredSnapshot) -> SnapshotInfo:
+    def _take(
+        self, meta: SandboxRecord, known: StoredSnapshot, image: LocalImage | None
+    ) -> SnapshotInfo:
         store = SnapshotStore(self._state.path / "snapshots")
         store.sweep()
         folder = store.temporary("taking")
@@ -110,7 +121,8 @@ class LocalSnapshots(Provider):
             folder.mkdir(mode=0o755)
             (folder / "root").mkdir(mode=0o755)
             with frozen(init):
-                use = self._copied_with_room(store, init, meta.folders, folder / "root")
+                copy = partial(self._copied, init, meta.folders, folder / "root", image)
+                use = self._copied_with_room(store, copy, folder / "root")
             known = replace(known, bytes=use.bytes, inodes=use.inodes, created=time.time())
             self._make_room(store, use)
             (folder / META).write_text(known.to_json())
@@ -130,11 +142,11 @@ class LocalSnapshots(Provider):
         return self._described(snapshot_id, known)
 
     def _copied_with_room(
-        self, store: SnapshotStore, init: int, folders: list[str], target: Path
+        self, store: SnapshotStore, copy: Callable[[], DiskUse], target: Path
     ) -> DiskUse:
         """Copy as `_copied`; if the disk was full, remove what may go and copy once more."""
         try:
-            return self._copied(init, folders, target)
+            return copy()
         except OSError as error:
             known = store.known()
             everything = DiskUse(sys.maxsize, sys.maxsize)
@@ -142,7 +154,7 @@ class LocalSnapshots(Provider):
                 raise
             shutil.rmtree(target)
             target.mkdir(mode=0o755)
-            return self._copied(init, folders, target)
+            return copy()
 
     def _removable(self, known: dict[str, StoredSnapshot]) -> dict[str, DiskUse]:
         """Return the sizes of the snapshots that may go: expired ones, then images, the least recently used first.
@@ -186,8 +198,10 @@ class LocalSnapshots(Provider):
                 provider=self.name,
             )
 
-    def _copied(self, init: int, folders: list[str], target: Path) -> DiskUse:
-        """Copy a stopped sandbox's folders; return what the copy takes of the disk."""
+    def _copied(
+        self, init: int, folders: list[str], target: Path, image: LocalImage | None
+    ) -> DiskUse:
+        """Copy a stopped sandbox's folders, of an image only the changes; return the disk use of the copy."""
         if not self._host.is_root and os.stat(f"/proc/{init}").st_uid != os.geteuid():
             raise ConfigurationError(
                 "a sandbox with one of this user's subordinate ids has no snapshots yet: this user cannot read "
@@ -197,8 +211,8 @@ class LocalSnapshots(Provider):
         with ExitStack() as stack:
             to = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, to)
-            args, _ = _layout.system()
-            fixed = made([*args, *_layout.folders_made()])
+            args = _layout.system()[0] if image is None else ()
+            fixed = made([*args, *_layout.folders_made(image=image is not None)])
             mounted = _mounted(init)
             links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
             copy = TreeCopy(
@@ -207,6 +221,7 @@ class LocalSnapshots(Provider):
                 folders={above for path in (*fixed, *mounted) for above in _above(path)},
                 owner=self._host.owner() if self._host.is_root else None,
                 between=anyio.from_thread.check_cancelled,
+                below=None if image is None else image.root,
             )
             for path in folders:
                 source = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -278,7 +293,13 @@ class LocalSnapshots(Provider):
                     f"snapshot {spec.snapshot!r} is being removed", provider=self.name
                 )
             folders = known.folders
-            profile = "standard" if folders == ["/"] else "strict"
+            if spec.image not in (None, known.image):
+                raise ConfigurationError(
+                    f"image={spec.image!r}: snapshot {spec.snapshot!r} was taken of a sandbox with "
+                    f"image={known.image!r}; leave image= out",
+                    provider=self.name,
+                )
+            profile = _profile(folders)
             if profile != spec.profile:
                 raise ConfigurationError(
                     f"profile={spec.profile!r}: snapshot {spec.snapshot!r} was taken of a sandbox with "
@@ -287,7 +308,12 @@ class LocalSnapshots(Provider):
                 )
             store.mark_used(spec.snapshot)
             yield Base(
-                spec.snapshot, store.path / spec.snapshot / "root", store.path, tuple(folders)
+                spec.snapshot,
+                store.path / spec.snapshot / "root",
+                store.path,
+                tuple(folders),
+                known.image,
+                known.image_version,
             )
 
     def _described(self, snapshot_id: str, known: StoredSnapshot) -> SnapshotInfo:
@@ -303,6 +329,10 @@ class LocalSnapshots(Provider):
             tags=known.tags,
             used_at=None if known.used is None else datetime.fromtimestamp(known.used, UTC),
         )
+
+
+def _profile(folders: list[str]) -> Profile:
+    return "standard" if folders == ["/"] else "strict"
 
 
 def _mounted(init: int) -> set[str]:

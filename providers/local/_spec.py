@@ -70,11 +70,6 @@ RULES = (
         lambda spec: bool(_covered(spec)),
         lambda spec: ", ".join(_covered(spec)),
     ),
-    Rule(
-        "snapshot",
-        "the local provider has no snapshots of sandboxes with an image yet: leave image= out",
-        lambda spec: spec.snapshot is not None and spec.image is not None,
-    ),
     _needs("memory", "memory_mb"),
     _needs("pids", "pids"),
     _needs("cpu", "cpus"),

@@ -334,8 +334,8 @@ async def test_a_snapshot_belongs_to_a_profile_and_has_no_image(session: Session
         snapshot = await sandbox.snapshot()
     with pytest.raises(ConfigurationError, match="profile='strict'"):
         await session.sandbox(snapshot=snapshot, profile="strict").start()
-    with pytest.raises(ConfigurationError, match="image"):
-        session.sandbox(snapshot=snapshot, image="/")
+    with pytest.raises(ConfigurationError, match="image=None; leave image= out"):
+        await session.sandbox(snapshot=snapshot, image="/").start()
 
 
 async def test_a_snapshot_is_taken_beside_many_running_commands(session: Session) -> None:

@@ -1,0 +1,206 @@
+"""Snapshots of sandboxes with an image: what they keep, and the image on which they lie."""
+
+import io
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Image,
+    ImageNotFoundError,
+    Sandbox,
+    Session,
+    SnapshotInUseError,
+    SnapshotNotFoundError,
+)
+from sandboxkit.providers.local import LocalProvider, _snapshot_store
+from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
+from tests.local.test_unprivileged import as_ordinary_user
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(os.geteuid() != 0, reason="root starts programs as other users and mounts"),
+]
+CHANGE = (
+    "echo new > /etc/new; rm /etc/old; echo more >> /etc/kept; rm /usr/bin/mv"
+    "; rm -r /home; chmod 700 /usr/lib/keep; cat /etc/kept > /etc/kept2; touch /workspace/here"
+)
+LOOK = (
+    "ls /etc /workspace /usr/lib/keep; cat /etc/new /etc/kept; ls /usr/bin/mv /home"
+    "; echo $FROM_IMAGE; echo again >> /etc/kept"
+)
+
+
+@pytest.fixture
+def image(layer: bytes, tmp_path: Path) -> str:  # noqa: F811
+    """An archive of an image, with a folder in which a snapshot changes nothing but the mode."""
+    more = io.BytesIO()
+    with tarfile.open(fileobj=more, mode="w") as tar:
+        for name in ("home", "home/below", "usr/lib/keep"):
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        tar.addfile(tarfile.TarInfo("usr/lib/keep/file"))
+    return str(docker_save(tmp_path / "image.tar", [layer, more.getvalue()]))
+
+
+async def removed(provider: LocalProvider) -> None:
+    async for info in provider.list_snapshots({}):
+        await provider.delete_snapshot(info.id)
+    (provider._state.path / "snapshots").rmdir()
+
+
+async def test_a_snapshot_has_what_the_sandbox_changed_and_starts_over_its_image(
+    provider: LocalProvider, image: str
+) -> None:
+    async with Session(provider) as session:
+        async with session.sandbox(image=image) as base:
+            done = await base.exec(["sh", "-c", CHANGE])
+            assert done.returncode == 0, done.stderr
+            snapshot = await base.snapshot()
+        root = provider._state.path / "snapshots" / snapshot.id / "root"
+        assert not (root / "usr/bin/sh").exists()  # the image has it
+        assert not (root / "usr/lib/keep/file").exists()
+        for given in (None, image):
+            async with session.sandbox(snapshot=snapshot, image=given) as other:
+                seen = await other.exec(["sh", "-c", LOOK])
+                assert seen.stdout.split() == [
+                    *(
+                        "/etc:",
+                        "kept",
+                        "kept2",
+                        "new",
+                        "passwd",
+                        "resolv.conf",
+                        "/usr/lib/keep:",
+                        "file",
+                    ),
+                    *("/workspace:", "here", "new", "kept", "more", "/home:", "yes"),
+                ], seen.stdout
+                assert "/usr/bin/mv" in seen.stderr
+                assert (await other.status()).image == image
+                with pytest.raises(SnapshotInUseError):
+                    await snapshot.delete()
+    await removed(provider)
+
+
+async def test_a_chain_of_snapshots_and_their_forks_lie_on_one_image(
+    provider: LocalProvider, image: str
+) -> None:
+    async with Session(provider) as session:
+        async with session.sandbox(image=image) as first:
+            await first.exec(["sh", "-c", "echo 1 > 1; echo 1 > both; rm /etc/old"], check=True)
+            one = await first.snapshot()
+        async with session.sandbox(snapshot=one) as second:
+            again = "echo 2 > 2; echo 2 > both; rm 1; echo back > /etc/old; rm /etc/kept"
+            await second.exec(["sh", "-c", again], check=True)
+            two = await second.snapshot()
+            (fork,) = await second.fork(1)
+            assert isinstance(fork, Sandbox)
+        await one.delete()
+        async with session.sandbox(snapshot=two) as third:
+            for each in (fork, third):
+                seen = await each.exec(["sh", "-c", "ls; cat both /etc/old; ls /etc"])
+                assert seen.stdout.split() == [
+                    "2",
+                    "both",
+                    "2",
+                    "back",
+                    "old",
+                    "passwd",
+                    "resolv.conf",
+                ]
+        await fork.stop()
+    await removed(provider)
+
+
+async def test_an_image_that_has_changed_or_is_gone_is_an_error_with_a_remedy(
+    provider: LocalProvider, image: str, tmp_path: Path
+) -> None:
+    async with Session(provider) as session:
+        async with session.sandbox(image=image) as base:
+            snapshot = await base.snapshot()
+        shutil.rmtree(tmp_path / "cache")
+        with pytest.raises(ConfigurationError, match=r"has changed since.*take the snapshot again"):
+            await session.sandbox(snapshot=snapshot).start()
+        os.unlink(image)
+        with pytest.raises(ImageNotFoundError, match="does not exist here"):
+            await session.sandbox(snapshot=snapshot).start()
+        with pytest.raises(ConfigurationError, match="leave image= out"):
+            await session.sandbox(snapshot=snapshot, image="/elsewhere").start()
+        assert [info.id async for info in provider.list({})] == []
+    await removed(provider)
+
+
+async def test_strict_sandboxes_with_an_image_are_refused_before_anything_is_made(
+    provider: LocalProvider, image: str
+) -> None:
+    async with Session(provider, image=image, profile="strict") as session:
+        with pytest.raises(ConfigurationError, match=r"profile='strict'.*use profile='standard'"):
+            session.sandbox().snapshot()
+        sandbox = await session.sandbox().start()
+        with pytest.raises(ConfigurationError, match="profile='strict'"):
+            await provider.take_snapshot(
+                sandbox.id or "", kind="files", name=None, tags={}, expires=2e9
+            )
+
+
+async def test_a_recipe_begins_with_an_image_and_goes_first_where_there_is_no_room(
+    provider: LocalProvider, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_snapshot_store.LIMIT_VARIABLE, "1")
+    fill = "cat /bin/* /lib/* | head -c 600000 > /etc/large"
+    recipe = Image(image).run("touch /etc/new")
+    first = await recipe.build(provider)
+    more = await recipe.run(fill).build(provider)
+    assert (await recipe.build(provider)).id == first.id
+    async with Session(provider) as session:
+        async with session.sandbox(snapshot=more) as sandbox, session.sandbox(image=image) as other:
+            assert (await sandbox.exec(["ls", "/etc/new", "/etc/large"])).returncode == 0
+            await other.exec(["sh", "-c", fill], check=True)
+            with pytest.raises(CapacityError):
+                await other.snapshot()
+            await sandbox.stop()
+            await other.snapshot()  # for which the image had to go
+        with pytest.raises(SnapshotNotFoundError):
+            await session.sandbox(snapshot=more).start()
+    await removed(provider)
+
+
+async def test_an_ordinary_user_has_snapshots_with_images_too(
+    image: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.mkdir()
+    monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(state / "cache"))
+    image = shutil.copy(image, str(state / "image.tar"))  # where that user sees it
+    os.chmod(image, 0o644)
+    code = f"""
+from sandboxkit import Session
+async with Session(provider) as session:
+    async with session.sandbox(image={image!r}) as base:
+        await base.exec(["sh", "-c", "rm /etc/old; echo x > /etc/new"], check=True)
+        snapshot = await base.snapshot()
+    async with session.sandbox(snapshot=snapshot) as other:
+        print((await other.exec(["ls", "/etc"])).stdout.split())
+    await snapshot.delete()
+"""
+    assert await as_ordinary_user(code, state) == "['kept', 'new', 'passwd', 'resolv.conf']\n"
+
+
+async def test_a_program_cannot_change_a_file_unnoticed(
+    provider: LocalProvider, image: str
+) -> None:
+    """Size, mode and time of modification are as before; the time of change is not."""
+    async with Session(provider) as session:
+        async with session.sandbox(image=image) as base:
+            forge = "touch -r /etc/kept /ref; head -c 5 /etc/old > /etc/kept; echo >> /etc/kept"
+            await base.exec(["sh", "-c", f"{forge}; rm /ref"], check=True)
+            snapshot = await base.snapshot()
+        async with session.sandbox(snapshot=snapshot) as other:
+            assert (await other.read_file("/etc/kept")).startswith(b"old")
+    await removed(provider)
