@@ -11,29 +11,23 @@ import hashlib
 import io
 import secrets
 import tarfile
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import anyio.to_thread
-from docker.errors import (  # type: ignore[import-untyped]  # the package ships no types
-    APIError,
-    NotFound,
-)
+from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
 
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.docker._container import AGENT_DIRECTORY, AGENT_PATH
+from sandboxkit.providers.docker._container import AGENT_DIRECTORY
 from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._loopback import HOSTS
 
 __all__ = ["AgentVolume", "FilledVolume"]
 
 _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
-_LOADER = "sandboxkit-agent-loader-"
-_LOADED_WITHIN = 600
-"""Age (s) from which a loader container is abandoned: filling a volume never takes that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +74,10 @@ def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) ->
     except NotFound:
         created = api.create_volume(name, labels={_LABEL: "1"})
         volume = FilledVolume(name, f"{created['Mountpoint']}/{_HOSTS_NAME}")
-    loader = api.create_container_from_config(
-        {
-            "Image": image,
-            "Entrypoint": [AGENT_PATH],
-            "Labels": {_LABEL: "1"},
-            "HostConfig": {
-                "NetworkMode": "none",
-                "Mounts": [
-                    {
-                        "Type": "volume",
-                        "Source": name,
-                        "Target": AGENT_DIRECTORY,
-                        "VolumeOptions": {"NoCopy": True},
-                    }
-                ],
-            },
-        },
-        f"{_LOADER}{secrets.token_hex(8)}",
-    )["Id"]
-    try:
-        api.put_archive(loader, AGENT_DIRECTORY, _archive(content))
-        _remove_forgotten(api)
-    finally:
-        api.remove_container(loader, force=True, v=True)
+    with loader(api, image, name, AGENT_DIRECTORY) as container:
+        api.put_archive(container, AGENT_DIRECTORY, _archive(content))
+        remove_abandoned(api)
     return volume
-
-
-def _remove_forgotten(api: Any) -> None:
-    """Remove loader containers of killed clients. Ages are compared by the daemon's clock only."""
-    loaders = [
-        item
-        for item in api.containers(all=True, filters={"label": f"{_LABEL}=1"})
-        if any(name.startswith(f"/{_LOADER}") for name in item["Names"])
-    ]
-    newest = max((item["Created"] for item in loaders), default=0)
-    for item in loaders:
-        if item["Created"] < newest - _LOADED_WITHIN:
-            with suppress(APIError):  # another client has just removed it
-                api.remove_container(item["Id"], force=True, v=True)
 
 
 def _archive(content: bytes) -> bytes:

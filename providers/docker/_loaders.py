@@ -3,18 +3,19 @@
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
+from docker.errors import APIError  # type: ignore[import-untyped]  # the package ships no types
 
 from sandboxkit.providers.docker._container import AGENT_PATH
 
 __all__ = ["loader", "remove_abandoned"]
 
-_CLIENT = "sandboxkit.dataset.client"
-_LOADER = "sandboxkit-dataset-loader-"
+_CLIENT = "sandboxkit.loader"
+"""The label with the client's identity."""
+_LOADER = "sandboxkit-loader-"
 _LOADED_WITHIN = 24 * 3600
 """Age (s) from which a loader container of another machine is abandoned."""
 
@@ -42,7 +43,7 @@ def loader(api: Any, image: str, volume: str, target: str) -> Iterator[str]:
     try:
         yield container
     finally:
-        api.remove_container(container, force=True)
+        api.remove_container(container, force=True, v=True)
 
 
 def remove_abandoned(api: Any) -> None:
@@ -56,10 +57,8 @@ def remove_abandoned(api: Any) -> None:
     for item in loaders:
         old = item["Created"] < newest - _LOADED_WITHIN
         if old or _is_dead(item["Labels"][_CLIENT]):
-            try:
-                api.remove_container(item["Id"], force=True)
-            except NotFound:
-                pass  # another client has just removed it
+            with suppress(APIError):  # another client has just removed it
+                api.remove_container(item["Id"], force=True, v=True)
 
 
 def _client() -> str:

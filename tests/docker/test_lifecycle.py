@@ -19,7 +19,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.docker import DockerProvider, _agent_volume
+from sandboxkit.providers.docker import DockerProvider, _loaders
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.docker.conftest import SOCKET, Box, client, listed, until_gone
 from tests.docker.tcp_bridge import TcpBridge
@@ -171,10 +171,10 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     path = tmp_path / "agent"
     path.write_bytes(binary.path().read_bytes() + tag.encode())
     monkeypatch.setattr(binary, "path", lambda _: path)
-    monkeypatch.setattr(_agent_volume, "_LOADED_WITHIN", 0)
+    monkeypatch.setattr(_loaders, "_LOADED_WITHIN", 0)
     image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
-    name = f"sandboxkit-agent-loader-{tag}"
-    label = ["--label", "sandboxkit.agent=1"]
+    name = f"sandboxkit-loader-{tag}"
+    label = ["--label", "sandboxkit.loader="]
     subprocess.run(["docker", "create", "--name", name, *label, image], check=True)
     other = f"somebody-elses-{tag}"
     subprocess.run(["docker", "create", "--name", other, *label, image], check=True)
