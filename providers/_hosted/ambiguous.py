@@ -1,7 +1,12 @@
-"""Errors for vendor calls whose outcome is unknown, because the response is missing or unclear."""
+"""Vendor calls whose outcome is unknown, because the response is late, missing or unclear: limits and errors.
+
+All vendor calls have a time limit of ours, because the vendors' own limits are long or missing.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+
+import anyio
 
 from sandboxkit.errors import (
     ProviderUnavailableError,
@@ -12,9 +17,13 @@ from sandboxkit.errors import (
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
 __all__ = [
+    "LAST_LOOK",
     "READING",
+    "SILENCE",
     "AmbiguousError",
     "SilenceError",
+    "as_unavailable",
+    "bounded",
     "is_ambiguous",
     "no_answer",
     "repeatable",
@@ -23,6 +32,12 @@ __all__ = [
 _T = TypeVar("_T")
 READING = (ValueError, LookupError, TypeError, AttributeError)
 """The exceptions that parsing a response of an unexpected form raises."""
+SILENCE = 8.0
+"""After this time (s) of silence the vendor counts as gone, both on a running command's stream and in a
+call that is normally fast. A provider's own `timeout` is for slow calls; if it is shorter than this, it
+applies to all calls."""
+LAST_LOOK = 2.0
+"""Time limit (s) of each follow-up call after such a silence."""
 
 
 class AmbiguousError(ProviderUnavailableError):
@@ -52,6 +67,36 @@ def is_ambiguous(error: BaseException) -> bool:
         seen.add(id(cause))
         cause = cause.__cause__
     return False
+
+
+def as_unavailable(error: SandboxError, text: str | None = None) -> ProviderUnavailableError:
+    """Return the public error for `error`, with its notes, and with `text` in the place of its message."""
+    known = ProviderUnavailableError(
+        str(error) if text is None else text,
+        provider=error.provider,
+        sandbox_id=error.sandbox_id,
+        retry_after=getattr(error, "retry_after", None),
+    )
+    for note in getattr(error, "__notes__", ()):
+        known.add_note(note)
+    return known
+
+
+async def bounded(
+    call: Awaitable[_T], seconds: float, *, provider: str, what: str, sandbox_id: str | None = None
+) -> _T:
+    """Await a call and return its result; raise SilenceError after `seconds`.
+
+    `what` is the call as a verb phrase, for the message.
+    """
+    with anyio.move_on_after(seconds):
+        return await call
+    raise SilenceError(
+        f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
+        "or give the provider a longer timeout",
+        provider=provider,
+        sandbox_id=sandbox_id,
+    )
 
 
 async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:

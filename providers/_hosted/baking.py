@@ -1,9 +1,9 @@
 """Builds the agent into images of a hosted provider, so that a start need not upload it."""
 
-import hashlib
 import logging
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import anyio
 
@@ -12,16 +12,33 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.link import BROKEN
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstanceT
-from sandboxkit.providers._hosted.baked import Baked, BakedImages
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.providers._hosted.records import Records, short
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["BakingProvider"]
+__all__ = ["Baked", "BakingProvider"]
 
 _LIFETIME = 900.0
 """Lifetime in seconds of a sandbox from which an image is made."""
 _log = logging.getLogger("sandboxkit.hosted")
+
+
+@dataclass(frozen=True, slots=True)
+class Baked:
+    """An image with the agent built in, made by `sandboxkit bake`."""
+
+    image: str
+    """The image from which it was made."""
+    reference: str
+    """The vendor's reference, which new sandboxes use instead of `image`."""
+    version: str
+    """The version of its agent, see `install.version`."""
+
+    @property
+    def current(self) -> bool:
+        """Whether it has the agent of this sandboxkit version; starts ignore all other baked images."""
+        return self.version == install.version()
 
 
 @public
@@ -103,7 +120,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
             try:
                 return await self._make(replace(spec, image=baked.reference), first)
             except ImageNotFoundError:
-                self._baked().forget(baked)  # the image was removed by other means
+                self._forget_baked(baked)  # the image was removed by other means
         return await self._make(spec, first)
 
     async def bake(self, image: str | None, *, renew: bool = False) -> Baked:
@@ -115,8 +132,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         spec = SandboxSpec(image=image, lifetime=_LIFETIME)
         self.check(spec)
         made_of, images = self._image_of(spec), self._baked()
-        of = hashlib.sha256(made_of.encode()).hexdigest()[:8]
-        name = f"sandboxkit-{of}-{install.version()}"
+        name = f"sandboxkit-{short(made_of, 8)}-{install.version()}"
         before = images.find(made_of)
         known = before.reference if before is not None and before.current else None
         reference = await self._snapshot_there(name, known)
@@ -126,7 +142,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         baked = Baked(made_of, reference or "", install.version())
         if reference is None:
             baked = await self._newly_baked(spec, name, baked)
-        images.keep(baked)
+        images.keep(made_of, baked)
         if before is not None and before.reference != baked.reference:
             await self._remove_snapshot(before.reference)
         return baked
@@ -138,7 +154,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
             # Shielded, because the vendor would finish a cancelled snapshot, which nothing would record.
             with anyio.CancelScope(shield=True):
                 baked = replace(baked, reference=await self._snapshot(sandbox_id, name))
-                self._baked().keep(baked)
+                self._baked().keep(baked.image, baked)
             # Within the context, which deletes the sandbox again if this fails or is cancelled.
             await self.delete(sandbox_id)
         return baked
@@ -150,10 +166,16 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
     async def unbake(self, baked: Baked) -> None:
         """Remove an image that `bake` made. A missing image is no error."""
         await self._remove_snapshot(baked.reference)
-        self._baked().forget(baked)
+        self._forget_baked(baked)
 
-    def _baked(self) -> BakedImages:
-        return BakedImages(self.name, self._account_name())
+    def _baked(self) -> Records[Baked]:
+        prefix = f"{self.name}-{short(self._account_name(), 16)}-"
+        return Records("baked", Baked, prefix, partial(short, digits=16))
+
+    def _forget_baked(self, baked: Baked) -> None:
+        """Delete the record, unless a newer one for the same image has replaced it."""
+        if self._baked().find(baked.image) == baked:
+            self._baked().forget(baked.image)
 
     async def _put(self, sandbox_id: str) -> None:
         """Store the agent in a sandbox's files."""

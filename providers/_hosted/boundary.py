@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, TypeVar
 
-from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.provider import Provider
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, as_unavailable
 
 __all__ = ["converted", "public"]
 
@@ -57,12 +56,4 @@ def converted() -> Iterator[None]:
     try:
         yield
     except AmbiguousError as error:
-        known = ProviderUnavailableError(
-            str(error),
-            provider=error.provider,
-            sandbox_id=error.sandbox_id,
-            retry_after=error.retry_after,
-        )
-        for note in getattr(error, "__notes__", ()):
-            known.add_note(note)
-        raise known from error
+        raise as_unavailable(error) from error

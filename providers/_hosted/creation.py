@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, as_unavailable
 
 __all__ = ["Creations"]
 
@@ -139,15 +139,11 @@ class Creations:
         if failure is not None:
             error.add_note(f"and the search for what it created failed: {failure}")
         self._left[left] = _Leftover(find, anyio.current_time() + _LATE_SECONDS)
-        unresolved = ProviderUnavailableError(
+        text = (
             f"{error}; {left} may exist, if the request was carried out anyway: a search for it will be "
-            "repeated, at the latest when the provider is closed",
-            provider=error.provider,
-            retry_after=error.retry_after,
+            "repeated, at the latest when the provider is closed"
         )
-        for note in getattr(error, "__notes__", ()):
-            unresolved.add_note(note)
-        raise unresolved from error
+        raise as_unavailable(error, text) from error
 
     async def _retry(self) -> None:
         if not self._left or self._retrying:

@@ -1,9 +1,6 @@
 """Snapshots at vendors: the id holds its times, this machine the name, the tags and the parent."""
 
-import hashlib
-import json
 import math
-import os
 import re
 import secrets
 import time
@@ -12,8 +9,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -24,10 +19,10 @@ from sandboxkit.errors import (
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
-from sandboxkit.provider import state_folder
 from sandboxkit.providers._hosted.agent import HostedInstanceT
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.records import Records, short
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["SNAPSHOT_NAME", "SNAPSHOT_TAG", "SnapshotProvider"]
@@ -82,7 +77,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
     ) -> SnapshotInfo:
         self.check_snapshot(SandboxSpec(), kind)
         parent = (await self.get(sandbox_id)).tags.get(SNAPSHOT_TAG)
-        machine = _short(await self._machine_of(sandbox_id))
+        machine = short(await self._machine_of(sandbox_id), 8)
         now = int(time.time())
         times = f"{now:08x}-{math.ceil(expires):08x}"
         own = f"{SNAPSHOT_NAME}-{secrets.token_hex(8)}-{times}-{machine}"
@@ -100,7 +95,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
                     "its vendor's, or too old",
                     provider=self.name,
                 )
-            self._records().keep(record)
+            self._records().keep(made, record)
             return info
         except BaseException:
             # If this fails too, the snapshot expires by its name.
@@ -114,7 +109,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
         records = self._records()
         unseen = records.paths()  # each had its snapshot before
         async for snapshot_id in self._snapshot_ids():
-            info = _info(self.name, snapshot_id, records.find(snapshot_id))
+            info = _info(self.name, snapshot_id, records.find(snapshot_id) or _Record(snapshot_id))
             if info is None:
                 continue
             unseen.discard(records.path(snapshot_id))
@@ -157,7 +152,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
         A server that does not know snapshots without memory makes them with it.
         """
         match = _ID.fullmatch(snapshot_id)
-        if match is not None and match[3] == _short(self._known(sandbox_id).machine_seen or ""):
+        if match is not None and match[3] == short(self._known(sandbox_id).machine_seen or "", 8):
             raise ConfigurationError(
                 f"snapshot {snapshot_id!r} has memory and processes, although files alone were asked for: "
                 f"the server that stands for {self.name} cannot do that; set the sandbox up anew",
@@ -171,8 +166,9 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
             await self._client(sandbox_id)
         return self._known(sandbox_id).machine_seen or ""
 
-    def _records(self) -> "_Records":
-        return _Records(self.name, _short(self._account_name()))
+    def _records(self) -> "Records[_Record]":
+        prefix = f"{self.name}-{short(self._account_name(), 8)}-"
+        return Records("snapshot-records", _Record, prefix, _file_name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,51 +181,9 @@ class _Record:
     tags: Mapping[str, str] | None = None
 
 
-class _Records:
-    """The records of one account's snapshots, one file each in the user's state folder."""
-
-    def __init__(self, provider: str, account: str) -> None:
-        self._prefix = f"{provider}-{account}-"
-
-    def find(self, snapshot_id: str) -> _Record:
-        """Return the record of a snapshot; one without anything if another machine has it."""
-        try:
-            return _Record(**json.loads(self.path(snapshot_id).read_text()))
-        except (OSError, ValueError, TypeError):
-            return _Record(snapshot_id)
-
-    def keep(self, record: _Record) -> None:
-        path = self.path(record.id)
-        path.parent.mkdir(exist_ok=True)
-        part = path.with_name(f".{secrets.token_hex(8)}")
-        fields: dict[str, Any] = {name: getattr(record, name) for name in _Record.__slots__}
-        part.write_text(json.dumps(fields))
-        os.replace(part, path)
-
-    def forget(self, snapshot_id: str) -> None:
-        self.path(snapshot_id).unlink(missing_ok=True)
-
-    def ids(self) -> list[str]:
-        """Return the ids of the snapshots that this machine has records of."""
-        found = []
-        for path in sorted(self.paths()):
-            with suppress(
-                OSError, ValueError, TypeError
-            ):  # forgotten, or written by another version
-                found.append(_Record(**json.loads(path.read_text())).id)
-        return found
-
-    def paths(self) -> set[Path]:
-        return set(_folder().glob(f"{self._prefix}*.json"))
-
-    def path(self, snapshot_id: str) -> Path:
-        match = _ID.fullmatch(snapshot_id)
-        own = snapshot_id.rpartition("/")[2].partition(":")[0] if match else _short(snapshot_id)
-        return _folder() / f"{self._prefix}{own}.json"
-
-
-def _folder() -> Path:
-    return state_folder() / "snapshot-records"
+def _file_name(snapshot_id: str) -> str:
+    match = _ID.fullmatch(snapshot_id)
+    return snapshot_id.rpartition("/")[2].partition(":")[0] if match else short(snapshot_id, 8)
 
 
 def _info(provider: str, snapshot_id: str, record: _Record) -> SnapshotInfo | None:
@@ -249,7 +203,3 @@ def _info(provider: str, snapshot_id: str, record: _Record) -> SnapshotInfo | No
         name=record.name,
         tags=record.tags or {},
     )
-
-
-def _short(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]

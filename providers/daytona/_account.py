@@ -18,8 +18,7 @@ from daytona_toolbox_api_client_async import ProcessApi
 from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
 
 from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import READING, no_answer
-from sandboxkit.providers._hosted.deadline import SILENCE, bounded
+from sandboxkit.providers._hosted.ambiguous import READING, SILENCE, bounded, no_answer
 from sandboxkit.providers.daytona._errors import (
     KEY_VARIABLE,
     NAME,

@@ -23,7 +23,6 @@ from sandboxkit.errors import (
     CapacityError,
     ConfigurationError,
     ImageNotFoundError,
-    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
@@ -34,10 +33,14 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.frames import Windows
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
+from sandboxkit.providers._hosted.ambiguous import (
+    LAST_LOOK,
+    AmbiguousError,
+    as_unavailable,
+    repeatable,
+)
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.deadline import LAST_LOOK
 from sandboxkit.providers._hosted.lifetime import keep_renewed
 from sandboxkit.providers._hosted.snapshots import SNAPSHOT_NAME, SnapshotProvider
 from sandboxkit.providers.daytona import _spec
@@ -291,16 +294,8 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
             error.add_note(f"and it is unknown whether the sandbox still runs: {failure}")
         if isinstance(error, AuthenticationError):
             return error
-        known = ProviderUnavailableError(
-            f"daytona has sandbox {sandbox_id!r}, but cannot connect to it ({error}); try again"
-            if isinstance(error, SandboxNotFoundError)
-            else str(error),
-            provider=NAME,
-            sandbox_id=sandbox_id,
-        )
-        for note in getattr(error, "__notes__", ()):
-            known.add_note(note)
-        return known
+        text = f"daytona has sandbox {sandbox_id!r}, but cannot connect to it ({error}); try again"
+        return as_unavailable(error, text if isinstance(error, SandboxNotFoundError) else None)
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         wanted = {**tags, _spec.MARKER: "1"}

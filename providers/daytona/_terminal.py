@@ -10,8 +10,7 @@ import aiohttp
 import anyio
 
 from sandboxkit.errors import SandboxError, SandboxNotFoundError, SandboxStartError
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
-from sandboxkit.providers._hosted.deadline import LAST_LOOK
+from sandboxkit.providers._hosted.ambiguous import LAST_LOOK, AmbiguousError
 from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._stream import Socket, TerminalStream
 

@@ -13,8 +13,7 @@ from e2b.api.client_async import get_api_client
 from e2b.sandbox_domains import SUPPORTED_SANDBOX_DOMAINS
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers._hosted.ambiguous import READING, no_answer
-from sandboxkit.providers._hosted.deadline import SILENCE, bounded
+from sandboxkit.providers._hosted.ambiguous import READING, SILENCE, bounded, no_answer
 from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, message_of, of_api
 
 __all__ = ["E2BAccount", "StatusError"]

@@ -16,8 +16,7 @@ from protobuf import Oneof
 from pyqwest import ReadError, RemoteProtocolError, WriteError
 
 from sandboxkit.errors import SandboxError
-from sandboxkit.providers._hosted.ambiguous import no_answer
-from sandboxkit.providers._hosted.deadline import LAST_LOOK, SILENCE, bounded
+from sandboxkit.providers._hosted.ambiguous import LAST_LOOK, SILENCE, bounded, no_answer
 from sandboxkit.providers.e2b._account import E2BAccount
 from sandboxkit.providers.e2b._answers import NAME, of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version

@@ -10,8 +10,7 @@ import modal
 from modal.config import config
 
 from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import SilenceError
-from sandboxkit.providers._hosted.deadline import SILENCE, bounded
+from sandboxkit.providers._hosted.ambiguous import SILENCE, SilenceError, bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
 __all__ = ["ModalAccount"]

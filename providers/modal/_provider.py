@@ -223,8 +223,8 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
 
     async def _snapshot_ids(self) -> AsyncIterator[str]:
         # Modal does not list images: there are those of this machine's records.
-        for snapshot_id in self._records().ids():
-            yield snapshot_id
+        for record in self._records():
+            yield record.id
 
     async def _remove_snapshot(self, reference: str) -> None:
         reference = _image_id(reference)

@@ -11,8 +11,7 @@ import aiohttp
 
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import close_in_forks
-from sandboxkit.providers._hosted.ambiguous import no_answer
-from sandboxkit.providers._hosted.deadline import bounded
+from sandboxkit.providers._hosted.ambiguous import bounded, no_answer
 from sandboxkit.providers._hosted.http_errors import retry_after
 from sandboxkit.providers.service._errors import NAME, RefusalError, error_of
 from sandboxkit.providers.service._stream import CLOSE_SECONDS, LinkStream

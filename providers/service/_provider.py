@@ -18,9 +18,8 @@ from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.ambiguous import repeatable
+from sandboxkit.providers._hosted.ambiguous import SILENCE, repeatable
 from sandboxkit.providers._hosted.boundary import public
-from sandboxkit.providers._hosted.deadline import SILENCE
 from sandboxkit.providers.service import _spec
 from sandboxkit.providers.service._api import Json, ServiceApi
 from sandboxkit.providers.service._errors import NAME, rebuilt
