@@ -222,16 +222,22 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         return await self._snapshot(sandbox_id, name, memory=False)
 
     async def _snapshot_ids(self) -> AsyncIterator[str]:
+        async for answer in self._pages(get_snapshots, "list snapshots"):
+            for found in answer.parsed or ():
+                yield str(found.snapshot_id)
+
+    # Any: the generated modules and responses are untyped.
+    async def _pages(self, route: Any, what: str, **arguments: Any) -> AsyncIterator[Any]:
         token = ""
         while True:
             answer = await self._account.call(
-                get_snapshots.asyncio_detailed,
-                what="list snapshots",
+                route.asyncio_detailed,
+                what=what,
                 limit=_PAGE,
                 next_token=token or UNSET,
+                **arguments,
             )
-            for found in answer.parsed or ():
-                yield str(found.snapshot_id)
+            yield answer
             token = answer.headers.get("x-next-token", "")
             if not token:
                 return
@@ -255,15 +261,8 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         wanted = {**tags, _spec.MARKER: "1"}
         # E2B decodes this twice, AgentENV and OpenKruise once: pairs that need quoting are compared here only.
         quoted = {k: v for k, v in wanted.items() if v and urllib.parse.quote(k + v) == k + v}
-        token = ""
-        while True:
-            answer = await self._account.call(
-                get_v2_sandboxes.asyncio_detailed,
-                what="list sandboxes",
-                metadata=urllib.parse.urlencode(quoted),
-                limit=_PAGE,
-                next_token=token or UNSET,
-            )
+        metadata = urllib.parse.urlencode(quoted)
+        async for answer in self._pages(get_v2_sandboxes, "list sandboxes", metadata=metadata):
             if not answer.content.lstrip().startswith(b"["):  # the SDK takes {} for an empty list
                 raise ProviderUnavailableError(
                     "the response to the request to list sandboxes does not follow E2B's protocol; check "
@@ -274,9 +273,6 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
                 info = _info(found)
                 if wanted.items() <= info.tags.items():
                     yield info
-            token = answer.headers.get("x-next-token", "")
-            if not token:
-                return
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         return _info(await self._detail(sandbox_id))

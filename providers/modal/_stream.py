@@ -127,10 +127,6 @@ class ModalExecStream(ProgramStream):
             raise anyio.BrokenResourceError from error
         raise anyio.ClosedResourceError
 
-    async def send_eof(self) -> None:
-        """Not supported: `aclose` ends the input."""
-        raise NotImplementedError
-
     async def aclose(self) -> None:
         if self._ending is None:
             self._output.close()
