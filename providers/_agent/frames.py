@@ -109,7 +109,8 @@ class Fields:
     def __bool__(self) -> bool:
         return self._at < len(self._payload)
 
-    def _take(self, size: int) -> bytes:
+    def fixed(self, size: int) -> bytes:
+        """Read exactly `size` bytes."""
         data = self._payload[self._at : self._at + size]
         if len(data) < size:
             raise ProtocolError("payload too short")
@@ -118,23 +119,19 @@ class Fields:
 
     def u16(self) -> int:
         """Read an unsigned 16-bit number."""
-        return int.from_bytes(self._take(2), "big")
+        return int.from_bytes(self.fixed(2), "big")
 
     def u32(self) -> int:
         """Read an unsigned 32-bit number."""
-        return int.from_bytes(self._take(4), "big")
-
-    def fixed(self, size: int) -> bytes:
-        """Read exactly `size` bytes."""
-        return self._take(size)
+        return int.from_bytes(self.fixed(4), "big")
 
     def rest(self) -> bytes:
         """Read all remaining bytes."""
-        return self._take(len(self._payload) - self._at)
+        return self.fixed(len(self._payload) - self._at)
 
     def data(self) -> bytes:
         """Read a byte field of any length."""
-        return self._take(self.u32())
+        return self.fixed(self.u32())
 
     def text(self) -> str:
         """Read a text; bytes that are not UTF-8 become surrogates, as in os.fsdecode."""
@@ -146,7 +143,7 @@ class Fields:
 
     def info(self) -> tuple[int, int, int, int]:
         """Read the part of a file's description after its path: type, size, mode, mtime in ns."""
-        kind, size, mode, mtime = _INFO.unpack(self._take(_INFO.size))
+        kind, size, mode, mtime = _INFO.unpack(self.fixed(_INFO.size))
         return kind, size, mode, mtime
 
 

@@ -32,7 +32,6 @@ from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.providers._agent.link import Greeting
-from sandboxkit.providers._agent.metering import read_usage
 from sandboxkit.providers._agent.ports import PortsProvider
 from sandboxkit.providers._agent.refusals import refused
 from sandboxkit.providers._agent.series import execute_each
@@ -460,7 +459,17 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         instance, counted = self._known(sandbox_id), self._whole_processor_seconds(sandbox_id)
         if not last and instance.lifeline is not None and instance.lifeline.ended is not None:
             raise await self.why_ended(sandbox_id)
-        return await read_usage(instance, counted, last=last)
+        moved, client = instance.moved(), instance.client
+        known = Usage(counted, None, None, None, *moved)
+        if client is None or client.ended is not None or (last and counted is not None):
+            return known
+        try:
+            stats = await requests.stats(client)
+        except (ConnectionEndedError, SilentError, CallError):
+            return known
+        if counted is None:
+            counted = (stats.used.processor + stats.used.agent) / 1e9
+        return Usage(counted, None, stats.processes, stats.resident, *moved)
 
     def _whole_processor_seconds(self, sandbox_id: str) -> float | None:
         """Return the host's count for sandbox and agent, if it can be read at once, else None."""

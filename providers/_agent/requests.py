@@ -289,13 +289,9 @@ async def _result(stream: AgentStream, past_listing: CallError | None = None) ->
     return b"".join(parts)
 
 
-def _call(client: AgentClient, operation: int, arguments: bytes = b"") -> AgentStream:
-    return client.call(operation, arguments)
-
-
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
     """Return a regular file's content; the agent refuses more than `max_bytes`."""
-    return await _result(_call(client, _READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
+    return await _result(client.call(_READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
 
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
@@ -307,7 +303,7 @@ async def write_file(client: AgentClient, path: str, data: bytes, mode: int | No
         + bytes([not small])
         + frames.string(data if small else b"")
     )
-    stream = _call(client, _WRITE, arguments)
+    stream = client.call(_WRITE, arguments)
     try:
         if not small:
             await stream.send(data)
@@ -319,7 +315,7 @@ async def write_file(client: AgentClient, path: str, data: bytes, mode: int | No
 
 async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes]) -> None:
     """Unpack a tar stream into a folder."""
-    stream = _call(client, _PUT, frames.string(path))
+    stream = client.call(_PUT, frames.string(path))
     try:
         async for chunk in tar:
             if stream.finished:
@@ -333,7 +329,7 @@ async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes])
 
 async def get_archive(client: AgentClient, path: str) -> AsyncGenerator[bytes, None]:
     """Yield a path as a tar stream."""
-    stream = _call(client, _GET, frames.string(path))
+    stream = client.call(_GET, frames.string(path))
     try:
         while (frame := await stream.receive()).kind != Kind.DONE:
             yield frame.payload
@@ -350,7 +346,7 @@ def _info(fields: Fields) -> FileInfo:
 
 async def stat(client: AgentClient, path: str) -> FileInfo:
     """Describe one path."""
-    return _info(Fields(await _result(_call(client, _STAT, frames.string(path)))))
+    return _info(Fields(await _result(client.call(_STAT, frames.string(path)))))
 
 
 async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
@@ -360,7 +356,7 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
         f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of metadata; list a part of it "
         "with find(1)",
     )
-    fields = Fields(await _result(_call(client, _LIST, frames.string(path)), too_many))
+    fields = Fields(await _result(client.call(_LIST, frames.string(path)), too_many))
     entries: list[FileInfo] = []
     while fields:
         if len(entries) == _MAX_ENTRIES:
@@ -371,12 +367,12 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
 
 async def remove(client: AgentClient, path: str, recursive: bool) -> None:
     """Remove a path."""
-    await _result(_call(client, _REMOVE, frames.string(path) + bytes([recursive])))
+    await _result(client.call(_REMOVE, frames.string(path) + bytes([recursive])))
 
 
 async def renew(client: AgentClient, lifetime: float) -> None:
     """Move the deadline to `lifetime` seconds from now."""
-    await _result(_call(client, _RENEW, struct.pack(">d", lifetime)))
+    await _result(client.call(_RENEW, struct.pack(">d", lifetime)))
 
 
 async def pause(client: AgentClient, paused: bool, *, while_connected: bool = False) -> None:
@@ -384,17 +380,17 @@ async def pause(client: AgentClient, paused: bool, *, while_connected: bool = Fa
 
     With `while_connected` they also go on when the connection of this client ends.
     """
-    await _result(_call(client, _PAUSE, bytes([2 if paused and while_connected else paused])))
+    await _result(client.call(_PAUSE, bytes([2 if paused and while_connected else paused])))
 
 
 async def logs(client: AgentClient) -> bytes:
     """Return the newest output of the main command."""
-    return await _result(_call(client, _LOGS))
+    return await _result(client.call(_LOGS))
 
 
 async def wait(client: AgentClient) -> int:
     """Wait for the main command to exit and return its exit status."""
-    return Fields(await _result(_call(client, _WAIT))).u32()
+    return Fields(await _result(client.call(_WAIT))).u32()
 
 
 @cache
@@ -412,7 +408,7 @@ async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> No
         + frames.string(interpreter.setup)
     )
     try:
-        await _result(_call(client, _INTERPRETER, arguments))
+        await _result(client.call(_INTERPRETER, arguments))
     except CallError as error:
         raise _not_started(error) from error
 
@@ -442,7 +438,7 @@ async def reset(client: AgentClient) -> tuple[list[str], ProcessorUsage]:
 
     Returns a list of what could not be reset, empty on success, and the usage so far.
     """
-    fields = Fields(await _result(_call(client, _RESET)))
+    fields = Fields(await _result(client.call(_RESET)))
     return fields.texts(), ProcessorUsage.of(fields.rest())
 
 
@@ -458,6 +454,6 @@ class Stats:
 
 async def stats(client: AgentClient) -> Stats:
     """Return the sandbox's present and past resource usage."""
-    result = await _result(_call(client, _STATS))
+    result = await _result(client.call(_STATS))
     processes, resident = _RUNNING.unpack_from(result)
     return Stats(processes, resident, ProcessorUsage.of(result[_RUNNING.size :]))
