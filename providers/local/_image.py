@@ -8,11 +8,11 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import anyio
 import anyio.to_thread
@@ -26,6 +26,7 @@ from sandboxkit.providers.local._state import OwnerProcess
 __all__ = ["LocalImage", "find"]
 
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
+_LARGEST_JSON = 64 << 20
 _ACCEPTED = (
     "the local provider takes a folder with a root file system, an archive of an image "
     "(`docker save`, or an OCI layout: a folder or a tar of it), or docker://NAME, an image of a registry. "
@@ -82,50 +83,31 @@ async def find(image: str, host: HostUser) -> LocalImage:
         ) from error
 
 
-class _Blobs(Protocol):
-    def read(self, name: str) -> bytes: ...
-    def open(self, name: str) -> IO[bytes]: ...
-    def close(self) -> None: ...
+_Open = Callable[[str], IO[bytes]]
+"""Opens a file of an image by its name."""
 
 
-class _Folder:
-    """An OCI layout in a folder."""
+@contextmanager
+def _files(path: Path) -> Iterator[_Open]:
+    """Yield the files of an OCI layout in a folder, or of a tar archive of one or from `docker save`."""
+    if path.is_dir():
+        yield lambda name: (path / name).open("rb")
+        return
+    with tarfile.open(path) as tar:
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+        def member(name: str) -> IO[bytes]:
+            for candidate in (name, f"./{name}"):
+                with suppress(KeyError):
+                    if (found := tar.extractfile(candidate)) is not None:
+                        return found
+            raise FileNotFoundError(name)
 
-    def open(self, name: str) -> IO[bytes]:
-        return open(self._path / name, "rb")
-
-    def read(self, name: str) -> bytes:
-        return (self._path / name).read_bytes()
-
-    def close(self) -> None:
-        pass
+        yield member
 
 
-class _Archive:
-    """A tar archive of an OCI layout or from `docker save`."""
-
-    def __init__(self, path: Path) -> None:
-        self._tar = tarfile.open(path)  # noqa: SIM115  # closed by close()
-
-    def open(self, name: str) -> IO[bytes]:
-        for candidate in (name, f"./{name}"):
-            try:
-                found = self._tar.extractfile(candidate)
-            except KeyError:
-                continue
-            if found is not None:
-                return found
-        raise FileNotFoundError(name)
-
-    def read(self, name: str) -> bytes:
-        with self.open(name) as file:
-            return file.read(64 << 20)
-
-    def close(self) -> None:
-        self._tar.close()
+def _json(files: _Open, name: str) -> Any:  # Any: JSON
+    with files(name) as file:
+        return json.loads(file.read(_LARGEST_JSON))
 
 
 def _blob(descriptor: Mapping[str, Any]) -> str:
@@ -135,13 +117,13 @@ def _blob(descriptor: Mapping[str, Any]) -> str:
     return f"blobs/{algorithm}/{digest}"
 
 
-def _contents(blobs: _Blobs) -> tuple[dict[str, Any], list[str]]:
+def _contents(files: _Open) -> tuple[dict[str, Any], list[str]]:
     """Return the image's configuration and the names of its layers."""
     try:
-        (saved, *_) = json.loads(blobs.read("manifest.json"))
-        return json.loads(blobs.read(saved["Config"])), list(saved["Layers"])
+        (saved, *_) = _json(files, "manifest.json")
+        return _json(files, saved["Config"]), list(saved["Layers"])
     except FileNotFoundError:
-        manifest = json.loads(blobs.read("index.json"))
+        manifest = _json(files, "index.json")
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
     while "manifests" in manifest:
         # An index may point to another index. A manifest without a platform fits any machine.
@@ -150,9 +132,9 @@ def _contents(blobs: _Blobs) -> tuple[dict[str, Any], list[str]]:
             for entry in manifest["manifests"]
             if entry.get("platform", {}).get("architecture", machine) == machine
         ]
-        manifest = json.loads(blobs.read(_blob(fitting[0])))
+        manifest = _json(files, _blob(fitting[0]))
     layers = [_blob(layer) for layer in manifest["layers"]]
-    return json.loads(blobs.read(_blob(manifest["config"]))), layers
+    return _json(files, _blob(manifest["config"])), layers
 
 
 def _cache(host: HostUser) -> Path:
@@ -255,14 +237,11 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
     if owner is not None:
         os.chown(root, *owner)
     try:
-        blobs: _Blobs = _Folder(path) if path.is_dir() else _Archive(path)
-        try:
-            config, layers = _contents(blobs)
+        with _files(path) as files:
+            config, layers = _contents(files)
             for name in layers:
-                with blobs.open(name) as file:
+                with files(name) as file:
                     apply_layer(file, root, owner)
-        finally:
-            blobs.close()
     except (tarfile.TarError, KeyError, ValueError, IndexError, TypeError, EOFError) as error:
         raise ImageNotFoundError(
             f"image {str(path)!r} is not an image: {error!r}; {_ACCEPTED}", provider="local"

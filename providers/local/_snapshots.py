@@ -7,6 +7,7 @@ import secrets
 import shutil
 import sys
 import time
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -21,7 +22,6 @@ from sandboxkit.errors import (
     CapacityError,
     ConfigurationError,
     ProviderUnavailableError,
-    SandboxNotFoundError,
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
@@ -85,13 +85,7 @@ class LocalSnapshots(Provider):
         tags: Mapping[str, str],
         expires: float,
     ) -> SnapshotInfo:
-        meta = self._state.load(sandbox_id)
-        if meta is None or not self._state.alive(meta):
-            raise SandboxNotFoundError(
-                f"no sandbox {sandbox_id!r}; it may have ended",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
+        meta = self._living(sandbox_id)
         profile = _profile(meta.folders)
         self.check_snapshot(
             SandboxSpec(image=meta.image, isolation=meta.isolation, profile=profile), kind
@@ -273,8 +267,13 @@ class LocalSnapshots(Provider):
             (store.path / snapshot_id).rename(removing)
         shutil.rmtree(removing)
 
+    @abstractmethod
     def _runs_here(self, sandbox_id: str) -> bool:
-        raise NotImplementedError
+        """Return whether this provider started a sandbox, which still runs."""
+
+    @abstractmethod
+    def _living(self, sandbox_id: str) -> SandboxRecord:
+        """Return the record of a sandbox that runs. Raises SandboxNotFoundError."""
 
     @contextmanager
     def _base_of(self, spec: SandboxSpec) -> Iterator[Base | None]:
