@@ -171,7 +171,7 @@ def test_a_volume_that_was_removed_is_filled_again(
 def test_what_a_killed_client_has_filled_is_not_mounted_and_goes(
     dataset: Dataset, folder: Path, tag: str, names: str
 ) -> None:
-    argv = [sys.executable, "-c", KILLED, folder, names]
+    argv = [sys.executable, "-c", KILLED, str(folder), names]
     done = subprocess.run(argv, capture_output=True, timeout=120)
     assert done.returncode == -signal.SIGKILL
     (partial,) = volumes(dataset)
