@@ -287,7 +287,7 @@ class Pool:
         return failure is None
 
     def _take_back(self, bucket: Bucket, request: PoolRequest) -> None:
-        """Remove the request of a cancelled start, and take back the sandbox or room that it received."""
+        """Undo a cancelled start: remove its request, or return the sandbox or place that it got to the pool."""
         if request in bucket.requests:
             bucket.requests.remove(request)
         elif not request.given.cancelled():

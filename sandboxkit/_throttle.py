@@ -19,7 +19,7 @@ class AdmissionThrottle:
     """An adaptive limit on concurrent creations; used on the background loop only.
 
     After a CapacityError, or a ProviderUnavailableError with `retry_after`, all creations pause.
-    Then the limit is half the number that was running, and grows by one with each success.
+    Then the limit is half the number of creations that ran at the refusal, and grows by one with each success.
     Without the limit, the backend would refuse all waiting creations together.
     """
 

@@ -96,7 +96,7 @@ class CompletionGrader:
     ) -> Operation[list[GradedSample]]:
         """Grade the completions `texts`, each for its task; return the results in the same order.
 
-        Raises the provider's error if the first call of a process cannot start a sandbox, and
+        Raises the provider's error if no sandbox can be started in this process's first call, and
         ConfigurationError for a task that the grader refuses.
         """
         return Operation(self._grade_all(texts, tasks))

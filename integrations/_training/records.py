@@ -27,7 +27,7 @@ Row = Mapping[str, Any]  # Any: JSON; see rollout_record.py
 
 
 def write(run: Path, step: int, rows: Iterable[Row]) -> None:
-    """Atomically replace the step's file; write no file when there are no rollouts. Raises OSError."""
+    """Atomically replace the step's file; without rollouts leave it as it is. Raises OSError."""
     path, count = _path(run, step), 0
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as new:

@@ -1,4 +1,4 @@
-"""The command: `python -m sandboxkit.integrations.grpo CONFIG.toml [--set a.b=c]`."""
+"""The command that trains a model: `python -m sandboxkit.integrations.grpo CONFIG.toml [--set a.b=c]`."""
 
 import argparse
 import os

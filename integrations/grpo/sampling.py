@@ -252,7 +252,7 @@ class Sampling:
         ]
 
     def finished(self) -> Iterator[dict[str, Any]]:  # Any: JSON, see `record`
-        """Yield records of the rollouts that finished for the last `take`, even if it raised."""
+        """Yield a record of each rollout that finished in the last call of `take`, even if that call raised."""
         for group in tuple(self._buffer.finished):
             for member, rollout in enumerate(group.rollouts):
                 yield record(group.number, member, rollout, self._rollouts.text)

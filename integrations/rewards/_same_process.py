@@ -1,4 +1,4 @@
-"""Grading by tests that share a process with the submission (trust `"shared"`)."""
+"""Grades by tests in the submission's process: it can fool them, so verdicts have `trust="shared"`."""
 
 import ast
 import builtins

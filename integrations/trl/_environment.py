@@ -39,10 +39,10 @@ class SandboxEnvironments(Environments):
             ).train()
 
     `timeout` limits each tool call in seconds. `start_timeout` limits a sandbox's start, including
-    the session's queue. `observation_limit` is the maximum length of a tool's result in characters;
+    the wait for a place under `max_concurrency`. `observation_limit` is the maximum length of a tool's result in characters;
     the middle of a longer one is left out. A row's `files` (path to content) are written before a
-    rollout begins. A rollout's sandbox is stopped when the next rollout begins in the same environment,
-    so keep `max_concurrency` above the number of rollouts in a batch.
+    rollout begins. A rollout's sandbox is stopped when the next rollout begins in the same environment.
+    Stopping takes a while, so keep `max_concurrency` above the number of rollouts in a batch.
 
     With `get_reward` the environments have TRL's method of that name, and no reward function is
     needed. But TRL calls it for one rollout at a time, does not log infrastructure failures, and

@@ -387,9 +387,10 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         )
 
     async def _ended_by_itself(self, sandbox_id: str) -> bool:
-        """Return whether an ended sandbox ended without a request, according to the vendor.
+        """Return whether the vendor says that a sandbox ended without a request; by default False.
 
-        If so, its first process exited, which only its own commands can cause. Raises SandboxError.
+        Then its first process exited, which only its own commands can cause. Overridden for vendors that
+        say so. Raises SandboxError.
         """
         return False
 

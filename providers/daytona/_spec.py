@@ -95,7 +95,10 @@ def check(spec: SandboxSpec) -> None:
 
 
 def fits_snapshot(spec: SandboxSpec) -> bool:
-    """Whether a snapshot can satisfy the spec: the snapshot determines the size and the user."""
+    """Return whether a sandbox from a snapshot can have this spec.
+
+    It can if the spec names no size and no user, which the snapshot determines, and no strict profile.
+    """
     return not has_size(spec) and spec.user is None and spec.profile == "standard"
 
 

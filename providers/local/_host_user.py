@@ -73,9 +73,10 @@ class HostUser:
         return None
 
     def subordinate(self, sources: list[str]) -> range | None:
-        """Return the subordinate ids for sandboxes with these paths, or None; see `why_shared`.
+        """Return the range of subordinate uids for sandboxes, after a check that these can read `sources`.
 
-        The first id is never lent.
+        No sandbox gets the first uid of the range. None if sandboxes share the user's uid; `why_shared` has
+        the reason.
         """
         if self._shared:
             return None

@@ -57,7 +57,10 @@ class _Idle:
 async def join(
     stream: ByteStream, incoming: Incoming, remote: ByteStream, meter: Meter, idle_seconds: float
 ) -> None:
-    """Copy both ways until both directions have ended. Raises EgressRefusedError past a limit."""
+    """Copy both ways until both directions have ended.
+
+    Raises EgressRefusedError when more than the meter's bytes pass, or when none pass for `idle_seconds`.
+    """
     idle = _Idle(idle_seconds)
 
     async def copy(

@@ -74,7 +74,7 @@ class SandboxMeter:
             self._count(now, usage)
 
     def stop(self) -> None:
-        """Note that the sandbox has ended by itself, or is left to itself: time is charged up to now."""
+        """Charge time up to now: the sandbox has ended by itself, or this process no longer watches it."""
         if self._until is None:
             self._finish(None)
 

@@ -10,7 +10,7 @@ _REMEMBERED = 16
 class UnreadOutput:
     """Output in order of arrival; over `limit` bytes it loses its middle.
 
-    A mark is `prefix`, up to 64 bytes and BEL. It is removed from the output, and proves that all output
+    A mark consists of `prefix`, at most 63 bytes, and BEL. It is removed from the output, and proves that all output
     before it has arrived.
     """
 

@@ -44,7 +44,7 @@ def exception(kind: Any, ancestors: list[str], args: list[Any], text: str) -> Ba
 
 
 def _ordered(name: str, left: Any, right: Any) -> list[bool]:
-    """Return whether `left < right` and whether `right < left`."""
+    """Return whether the comparison `name`, "lt" or "gt", holds for left and right, and for right and left."""
     compare = getattr(operator, name)
     return [bool(compare(left, right)), bool(compare(right, left))]
 

@@ -68,7 +68,10 @@ async def execute_each(
 
 
 async def _within(sandbox: Sandbox, results: Sequence[ProcessResult], limits: Limits) -> bool:
-    """Whether no run used the CPU time of a run, with that of children which only the backend counts."""
+    """Return whether every run certainly stayed below the limit of CPU time; False if the backend counts none.
+
+    CPU time that only the backend counts, such as that of children, is charged to the longest run.
+    """
     if sum(result.duration for result in results) * processors(sandbox) < limits.timeout:
         return True
     usage = await sandbox.usage()

@@ -1,4 +1,4 @@
-"""The output streams of a kernel: writes to several pipes wait for each other, which keeps their order."""
+"""Output pipes of a persistent Python: a write waits until the other pipes are read, which keeps the order."""
 
 import fcntl
 import io
