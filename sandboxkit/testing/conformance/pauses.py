@@ -34,7 +34,7 @@ class PausesConformance(Conformance):
 
     @pytest.fixture
     def pausing(self, session: Session) -> Session:
-        """Return the session. If its provider cannot pause, check that it says so, and skip the test."""
+        """The session, if its provider can pause; the test is skipped if it refuses."""
         try:
             session._provider.check_pause()
         except ConfigurationError:
