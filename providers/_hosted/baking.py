@@ -14,7 +14,7 @@ from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstanceT
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.records import Records, short
+from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec
 
 __all__ = ["Baked", "BakingProvider"]
@@ -168,9 +168,9 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
         await self._remove_snapshot(baked.reference)
         self._forget_baked(baked)
 
-    def _baked(self) -> Records[Baked]:
+    def _baked(self) -> AccountRecords[Baked]:
         prefix = f"{self.name}-{short(self._account_name(), 16)}-"
-        return Records("baked", Baked, prefix, partial(short, digits=16))
+        return AccountRecords("baked", Baked, prefix, partial(short, digits=16))
 
     def _forget_baked(self, baked: Baked) -> None:
         """Delete the record, unless a newer one for the same image has replaced it."""

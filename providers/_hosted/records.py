@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import state_folder
 
-__all__ = ["Records", "short"]
+__all__ = ["AccountRecords", "short"]
 
 _T = TypeVar("_T")
 
 
-class Records(Generic[_T]):
+class AccountRecords(Generic[_T]):
     """Records by a key. Names of files contain only hashes of keys and accounts, which may be secret."""
 
     def __init__(

@@ -22,7 +22,7 @@ from sandboxkit.errors import (
 from sandboxkit.providers._hosted.agent import HostedInstanceT
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.boundary import public
-from sandboxkit.providers._hosted.records import Records, short
+from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["SNAPSHOT_NAME", "SNAPSHOT_TAG", "SnapshotProvider"]
@@ -166,9 +166,9 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
             await self._client(sandbox_id)
         return self._known(sandbox_id).machine_seen or ""
 
-    def _records(self) -> "Records[_Record]":
+    def _records(self) -> "AccountRecords[_Record]":
         prefix = f"{self.name}-{short(self._account_name(), 8)}-"
-        return Records("snapshot-records", _Record, prefix, _file_name)
+        return AccountRecords("snapshot-records", _Record, prefix, _file_name)
 
 
 @dataclass(frozen=True, slots=True)
