@@ -12,7 +12,8 @@ import pytest
 from sandboxkit import Session
 from tests.docker_here import require_docker
 
-SECONDS = 5.0
+SECONDS = 20.0
+"""Less than the 30 s in which the owner of a container may come back."""
 
 CLIENT = """
 import gc, multiprocessing, os, sys, threading, time
@@ -46,7 +47,7 @@ with Session(provider=provider, tags=("forks:" + run,)) as session:
         else:
             other.join()
         for sandbox in sandboxes:
-            assert sandbox.exec(["echo", "here"]).result(30).stdout == "here\\n"
+            assert sandbox.exec(["echo", "here"]).result(60).stdout == "here\\n"
     os.write(1, b"ready\\n")
     threading.Event().wait()
 """
@@ -84,12 +85,12 @@ def test_a_killed_parents_sandboxes_end_though_its_child_lives(
     client, child = start(provider, run, way, "sleep")
     try:
         with client:
-            assert len(session.list(f"forks:{run}").result(30)) == 2
+            assert len(session.list(f"forks:{run}").result(60)) == 2
             client.send_signal(signal.SIGKILL)
             killed = time.monotonic()
-            client.wait(10)
+            client.wait(60)
             os.kill(child, 0)
-            while left := session.list(f"forks:{run}").result(30):
+            while left := session.list(f"forks:{run}").result(60):
                 assert time.monotonic() - killed < SECONDS, f"{len(left)} sandboxes live on"
             os.kill(child, 0)
     finally:
@@ -103,5 +104,5 @@ def test_the_exit_of_a_child_does_not_end_its_parents_sandboxes(
     run = f"{way}-{time.time_ns()}"
     client, _ = start(provider, run, way, "exit")
     with client:
-        assert len(session.list(f"forks:{run}").result(30)) == 2
+        assert len(session.list(f"forks:{run}").result(60)) == 2
         client.send_signal(signal.SIGKILL)

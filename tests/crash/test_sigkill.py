@@ -1,4 +1,4 @@
-"""kill -9 of a client with twenty sandboxes on a provider: all gone in seconds, nothing is left."""
+"""kill -9 of a client with twenty sandboxes on a provider: all gone before a grace, nothing is left."""
 
 import signal
 import subprocess
@@ -11,7 +11,8 @@ from sandboxkit import Operation, Session, _cleanup, _registry
 from tests.docker_here import require_docker
 
 COUNT = 20
-SECONDS = 5.0
+SECONDS = 20.0
+"""Less than the 30 s in which the owner of a container may come back."""
 
 CLIENT = f"""
 import sys, threading
@@ -38,13 +39,13 @@ def test_a_killed_client_leaves_nothing(provider: str) -> None:
     assert client.stdout is not None
     with client.stdout, Session(provider=provider) as session:
         assert client.stdout.readline() == "ready\n"
-        assert len(session.list(f"crash:{run}").result(30)) == COUNT
+        assert len(session.list(f"crash:{run}").result(60)) == COUNT
         client.send_signal(signal.SIGKILL)
         killed = time.monotonic()
-        client.wait(10)
-        while left := session.list(f"crash:{run}").result(30):
+        client.wait(60)
+        while left := session.list(f"crash:{run}").result(60):
             assert time.monotonic() - killed < SECONDS, f"{len(left)} sandboxes live on"
         backend = _registry.load(provider)
         Operation(_cleanup.sweep(backend, expired=True, orphans=True)).result(60)
-        assert session.list(f"crash:{run}").result(30) == []
-        Operation(backend.aclose()).result(10)
+        assert session.list(f"crash:{run}").result(60) == []
+        Operation(backend.aclose()).result(60)
