@@ -14,7 +14,8 @@ from sandboxkit import _loop
 
 __all__ = ["census", "growth", "waiting"]
 
-_SECONDS = 5.0
+_SECONDS = 30.0
+"""For what is about to end to do so, on a busy machine too."""
 
 
 def census() -> Counter[str]:

@@ -7,11 +7,11 @@ from sandboxkit import SandboxError, Session
 
 __all__ = ["BACK_SECONDS", "Pace"]
 
-BACK_SECONDS = 10.0
+BACK_SECONDS = 30.0
 """Within which a session is as fast as before, once a fault has healed."""
 _RUNS = 4
 _PATIENCE = 60.0
-_SLOWER, _SLACK = 3.0, 3.0
+_SLOWER, _SLACK = 3.0, 6.0
 """The same runs may take so many times as long as before, and so many seconds more: other work goes on
 beside them."""
 

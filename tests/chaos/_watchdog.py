@@ -30,7 +30,7 @@ class Watchdog:
         self,
         bark: Callable[[str], None],
         *,
-        patience: float = 10.0,
+        patience: float = 20.0,
         pids: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._bark, self._patience, self._pids = bark, patience, pids

@@ -44,8 +44,6 @@ _READY_SECONDS = 120.0
 """For a client to have warmed up: what happens to it happens afterwards."""
 _END_SECONDS = PATIENCE + 45
 """For a client to end, whatever happened to it."""
-_SWEPT_SECONDS = 8.0
-"""For the last of it to be gone once `sandboxkit cleanup` has said that it is."""
 _SUBREAPER = 36
 
 
@@ -64,8 +62,10 @@ class Setting:
     client: str | None = None
     """The module that is the client of those rounds, where it must first be kept from ways to a
     sandbox that do not lead through the proxy."""
-    alone: float = 5.0
+    alone: float = 20.0
     """Seconds in which what a client leaves has ended by itself: a lease, where one holds it."""
+    swept: float = 60.0
+    """Seconds in which the last of it is gone once `sandboxkit cleanup` has said that it is."""
 
 
 class Places(Protocol):
@@ -272,7 +272,7 @@ class Round:
         )
         if done.returncode != 0:
             self.outcome.wrong.append(f"cleanup: {done.stderr}")
-        self._gone(_SWEPT_SECONDS)
+        self._gone(self._setting.swept)
         self.outcome.left = sorted(self._left())
         self.outcome.seconds = time.monotonic() - ended
 

@@ -1,6 +1,6 @@
 """A soak: one session for minutes, whose calls go on under fault after fault.
 
-After each fault has healed the session has to be as fast as before; when nothing returns for ten
+After each fault has healed the session has to be as fast as before; when nothing returns for twenty
 seconds, a watchdog says where everything stands.
 """
 

@@ -162,7 +162,7 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
 
 def left(session: Session) -> list[str]:
     """What lives on; backends may take a moment for their last removals."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + 60
     while found := [f"{info.id} {info.state}" for info in session.list(TAG).result(60)]:
         if time.monotonic() > deadline:
             break

@@ -14,6 +14,7 @@ from tests.kubernetes.here import new_namespace, require_cluster
 SEEDS = {"local": 0, "docker": 6, "kubernetes": 6}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 def test_clients_that_end_in_any_way_leave_nothing(provider: str) -> None:
     if provider == "docker":
@@ -55,6 +56,7 @@ def test_what_a_client_forgets_is_found() -> None:
         through="NOBODY_READS_THIS=tcp://127.0.0.1:1",
         client="tests.chaos.leaky",
         alone=0.5,
+        swept=0.5,
     )
     (outcome,) = rounds(setting, 1, KINDS.index("reset"))
     assert [text for text in outcome.wrong if text.startswith("left open")] == [

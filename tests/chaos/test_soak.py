@@ -30,9 +30,10 @@ def test_a_session_is_as_fast_as_before_after_each_fault(
 def test_a_session_without_room_is_seen_not_to_be_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session("local", max_concurrency=1) as session:
         pace = Pace(session)
-        monkeypatch.setattr(_pace, "BACK_SECONDS", 0.5)
-        with session.sandbox() as sandbox:
-            sandbox.start().result(30)
+        with session.sandbox() as sandbox, monkeypatch.context() as patch:
+            sandbox.start().result(60)
+            patch.setattr(_pace, "BACK_SECONDS", 0.5)
+            patch.setattr(_pace, "_SLACK", 0.5)
             _, wrong = pace.back()
         assert "not as fast as before" in wrong
         assert pace.back()[1] == ""
