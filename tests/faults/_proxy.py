@@ -20,7 +20,7 @@ from tests.faults._plan import Direction, Fault, Plan, Request
 
 __all__ = ["FaultProxy"]
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 
 
 class FaultProxy:

@@ -70,7 +70,7 @@ class Peer:
     def accept(self) -> socket.socket:
         """The next connection's end on the server's side."""
         accepted = self._listener.accept()[0]
-        accepted.settimeout(10)
+        accepted.settimeout(60)
         return accepted
 
 
@@ -81,14 +81,14 @@ def peer(
     """A server on either kind of socket."""
     if request.param == "tcp":
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(10)
+            listener.settimeout(60)
             yield Peer(listener, f"tcp://127.0.0.1:{listener.getsockname()[1]}")
         return
     path = tmp_path_factory.mktemp("peer") / "s"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        listener.settimeout(10)
+        listener.settimeout(60)
         yield Peer(listener, f"unix://{path}")
 
 
@@ -96,11 +96,11 @@ def connect(url: str) -> socket.socket:
     """A client's plain socket."""
     if url.startswith("unix://"):
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(url.removeprefix("unix://"))
         return client
     host, port = url.rpartition("//")[2].split(":")
-    return socket.create_connection((host, int(port)), 10)
+    return socket.create_connection((host, int(port)), 60)
 
 
 def whole(end: socket.socket) -> bytes:

@@ -29,7 +29,7 @@ def client(web: Web, plan: Plan) -> Iterator[http.client.HTTPConnection]:
     with FaultProxy(web.url, plan=plan) as proxy:
         where = urlsplit(proxy.url)
         assert where.hostname is not None
-        with closing(http.client.HTTPConnection(where.hostname, where.port, timeout=10)) as made:
+        with closing(http.client.HTTPConnection(where.hostname, where.port, timeout=60)) as made:
             yield made
 
 

@@ -78,7 +78,7 @@ def test_a_stall_holds_everything_and_healing_lets_it_pass(peer: Peer) -> None:
             end.settimeout(0.1)
             with pytest.raises(TimeoutError):
                 end.recv(1)
-            end.settimeout(10)
+            end.settimeout(60)
         with connect(proxy.url) as late:
             late.sendall(b"late")
             proxy.heal()
@@ -98,7 +98,7 @@ def test_a_stall_may_be_of_one_direction(peer: Peer) -> None:
         with pytest.raises(TimeoutError):
             client.recv(1)
         proxy.resume()
-        client.settimeout(10)
+        client.settimeout(60)
         assert client.recv(100) == b"answer"
 
 
@@ -197,7 +197,7 @@ def test_an_answer_may_be_dropped_in_silence(peer: Peer) -> None:
         with pytest.raises(TimeoutError):
             client.recv(1)
         proxy.heal()
-        client.settimeout(10)
+        client.settimeout(60)
         assert _broken(client)
 
 
@@ -233,7 +233,7 @@ def test_leaving_the_proxy_breaks_what_is_open(peer: Peer) -> None:
     with client, server:
         assert _broken(client)
         assert _broken(server)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # those of other tests may end meanwhile
 
 
 async def _ask_async(url: str) -> str:
