@@ -5,7 +5,7 @@ import pytest
 from sandboxkit import Sandbox, TerminalError
 from sandboxkit.terminal import Terminal, TerminalResult
 
-SECONDS = 30.0
+SECONDS = 60.0
 EXACT = [
     ("echo", "\n"),
     (r"printf '\nx'", "\nx"),

@@ -1,5 +1,6 @@
 """The ends of terminals: by their caller, by what runs in them, and by the infrastructure."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -24,7 +25,7 @@ from sandboxkit.terminal._shell import Shell
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import members
 
-SECONDS = 30.0
+SECONDS = 60.0
 LEFT = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 8[0-9]' | sort"
 DAEMONS = "sleep 80 & nohup setsid sleep 81 >/dev/null 2>&1 & (sleep 82 & disown)"
 """What each of them leaves behind, unless its terminal ends it."""
@@ -153,8 +154,9 @@ class Piecemeal(FakeProvider):
     async def delete(self, sandbox_id: str) -> None:
         box = self._boxes.pop(sandbox_id)
         for pid in members(f"box:{box.folder}", None):
-            if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                os.kill(pid, self._first)
+            with contextlib.suppress(OSError):  # it has just ended
+                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    os.kill(pid, self._first)
         await anyio.sleep(0.5)
         self._boxes[sandbox_id] = box
         await super().delete(sandbox_id)
