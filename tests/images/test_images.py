@@ -1,7 +1,6 @@
 """Images from recipes: built once, found again by their content, and what a failed build says and leaves."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -138,16 +137,21 @@ def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
 
 
 _BUILDER = """
-import sys
+import signal, sys
 from sandboxkit import Image
 image = Image().copy(sys.argv[1], "/workspace/app").run("sleep 1")
-made = image.build("local", tags=sys.argv[2], progress=lambda line: print(line, flush=True))
+def progress(line):
+    print(line, flush=True)
+    if line.startswith(sys.argv[3]):
+        signal.raise_signal(signal.SIGSTOP)
+made = image.build("local", tags=sys.argv[2], progress=progress)
 print(made.result().id, flush=True)
 """
 
 
-def _builder(folder: Path) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-c", _BUILDER, str(folder), f"images-test:{os.getpid()}"]
+def _builder(folder: Path, stop_at: str = "never") -> "subprocess.Popen[str]":
+    """Start a process that builds an image, and stands still once its progress is at a line."""
+    argv = [sys.executable, "-c", _BUILDER, str(folder), f"images-test:{os.getpid()}", stop_at]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -167,12 +171,11 @@ def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_p
 def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
     recipe: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed = _builder(tmp_path / "app")
+    killed = _builder(tmp_path / "app", stop_at="[2/2]")
     assert killed.stdout is not None
     for line in killed.stdout:
         if line.startswith("[2/2]"):
             break
-    os.kill(killed.pid, signal.SIGSTOP)
     waiting = _builder(tmp_path / "app")
     assert waiting.stdout is not None
     assert waiting.stdout.readline().startswith("another build of this image is in progress")
@@ -235,7 +238,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
         (lambda: Image().build("local", tags={TAG: "x"}), "tags="),
         (lambda: Image().build("local", reuse="reset", profile="strict"), "reuse="),
         (lambda: Image().build(KubernetesProvider(claims="pool")), "claims='pool'"),
-        (lambda: Image().copy(tmp_path / "none", "/x").build("local").result(10), "none"),
+        (lambda: Image().copy(tmp_path / "none", "/x").build("local").result(60), "none"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             call()
