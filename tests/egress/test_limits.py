@@ -74,14 +74,19 @@ def test_a_slow_first_message_of_tls_is_refused(
     shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
 ) -> None:
     web = f"web.test:{origin.port}"
-    number = port(records, web, header_seconds=0.2)
-    with shared.connect(number).result(DEADLINE) as connection:
-        connection.send(f"CONNECT {web} HTTP/1.1\r\n\r\n").result(DEADLINE)
-        assert connection.receive().result(DEADLINE).startswith(b"HTTP/1.1 200")
-        connection.send(b"\x16\3\1").result(DEADLINE)
-        with pytest.raises(ConnectionError):
-            connection.receive().result(DEADLINE)
-    assert "the first message of TLS took longer" in records.wait().reason
+    for turn, seconds in enumerate((0.2, 2.0, 20.0), 1):  # on a busy machine the head is late, too
+        number = port(records, web, header_seconds=seconds)
+        with shared.connect(number).result(DEADLINE) as connection:
+            connection.send(f"CONNECT {web} HTTP/1.1\r\n\r\n").result(DEADLINE)
+            answer = connection.receive().result(DEADLINE)
+            if in_time := answer.startswith(b"HTTP/1.1 200"):
+                connection.send(b"\x16\3\1").result(DEADLINE)
+                with pytest.raises(ConnectionError):
+                    connection.receive().result(DEADLINE)
+        reason = records.wait(turn).reason
+        if in_time:
+            break
+    assert "the first message of TLS took longer" in reason
 
 
 def test_an_idle_connection_is_cut(

@@ -14,7 +14,7 @@ import pytest
 from sandboxkit import Egress, EgressRecord, Sandbox
 from tests.docker_here import require_docker
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 PROVIDERS = ("local", "docker")
 NAMES = ("web.test", "a.web.test", "other.test", "api.test")
 
