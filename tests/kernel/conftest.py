@@ -14,6 +14,7 @@ from tests.docker_here import require_docker
 
 SITE = "/opt/packages"
 _LEFT_OUT = {"debugpy", "jedi"}  # large, and not needed to run cells
+_HERE = Path(__file__).parent
 KINDS = {"local-ipykernel": True, "local-own": False, "docker-own": False}
 
 
@@ -33,6 +34,13 @@ def _needed(name: str, found: dict[str, list[Path]]) -> None:
     for requirement in distribution.requires or ():
         if "extra ==" not in requirement:
             _needed(re.split(r"[^\w.-]", requirement, maxsplit=1)[0], found)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test is the first waits for all packages to be copied twice: minutes on a busy disk."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +90,7 @@ def box(kind: str, request: pytest.FixtureRequest) -> Sandbox:
     name = kind.partition("-")[0]
     box: Sandbox = request.getfixturevalue(name)
     if name == "local":
-        box.upload(request.getfixturevalue("packages"), SITE).result(60)
+        box.upload(request.getfixturevalue("packages"), SITE).result(600)
     return box
 
 
