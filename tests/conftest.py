@@ -34,6 +34,9 @@ __all__ = [
 _SECONDS = 90.0
 """How long the backends may take to finish their last removals, and a test of another process to clear
 away what somebody whom it has killed had made."""
+_SETTLED = 30.0
+"""How long after the last test something that it began may still appear. Other processes' tests go on, and
+make things whose owner has ended, all the time."""
 
 
 # Started in the background or by nohup, these are ignored, and so they would be in every program
@@ -86,12 +89,22 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
-    deadline = time.monotonic() + _SECONDS
-    while left := survey(run, temporary) - before:
-        if time.monotonic() > deadline:
-            return left
+    """What is still there in the end; of what appears later than _SETTLED, nothing is of this process."""
+    start = time.monotonic()
+    left = survey(run, temporary) - before
+    while left and time.monotonic() < start + _SECONDS:
         time.sleep(0.1)
-    return set()
+        there = survey(run, temporary) - before
+        if time.monotonic() > start + _SETTLED:
+            known = {_which(each) for each in left}
+            there = {each for each in there if _which(each) in known}
+        left = there
+    return left
+
+
+def _which(line: str) -> str:
+    """A line of the survey without a process's command and a container's status, which change."""
+    return line if line.startswith("temporary") else " ".join(line.split(" ", 2)[:2])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
