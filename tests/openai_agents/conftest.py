@@ -25,7 +25,7 @@ async def session(anyio_backend: str) -> AsyncIterator[Session]:
     """A Session that must have no sandbox left when its test is over."""
     async with Session("local", tags="test:agents", env={"FROM": "the session"}) as session:
         yield session
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             while await living(session):
                 await anyio.sleep(0.05)
 
