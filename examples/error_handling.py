@@ -25,7 +25,7 @@ with Session() as session:
 
     # A timeout kills the whole process tree and keeps the output so far.
     try:
-        sandbox.exec(["sh", "-c", "echo started; sleep 60 & wait"], timeout=1).result()
+        sandbox.exec(["sh", "-c", "echo started; sleep 60 & wait"], timeout=2).result()
     except CommandTimeoutError as error:
         print(f"timed out after printing {error.result.stdout.strip()!r}")
 

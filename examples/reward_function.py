@@ -41,7 +41,7 @@ def judge(process: Process, expected: str) -> bool:
 scores = {name: Score() for name in PROGRAMS}
 with Session(max_concurrency=8, tags="example:reward") as session:
     runs = {
-        session.run(["python", "-I", "-c", code], stdin=case, timeout=3): (name, expected)
+        session.run(["python", "-I", "-c", code], stdin=case, timeout=5): (name, expected)
         for name, code in PROGRAMS.items()
         for case, expected in CASES.items()
     }

@@ -7,7 +7,7 @@ with Session() as session, session.sandbox().terminal() as terminal:
     greeted = terminal.run("greet you; (exit 3)").result()
     print(greeted.output.strip(), greeted.returncode)
 
-    waiting = terminal.run("echo begun; sleep 1000", timeout=1).result()
+    waiting = terminal.run("echo begun; sleep 1000", timeout=2).result()
     print(waiting.output.strip(), waiting.running)
     print(terminal.interrupt().result().returncode)
 
