@@ -36,7 +36,7 @@ def test_rollouts_without_a_model_say_so_and_fail(
     arguments: list[str], returncode: int, expected: str
 ) -> None:
     command = [sys.executable, str(FOLDER / "mbpp_rollouts.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert done.returncode == returncode
     assert expected in done.stderr
 

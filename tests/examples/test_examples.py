@@ -21,7 +21,7 @@ PROVIDERS = ("local", "docker")
 EACH_TIME = {"quickstart", "parallel_batch", "reward_function"}
 """The examples that run on docker each time. The others do so at night, and on local each time."""
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(params=PROVIDERS)
@@ -41,7 +41,7 @@ def run_example(path: Path, provider: str, *arguments: str, warnings: str = "err
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
