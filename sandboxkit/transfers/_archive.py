@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.from_thread
@@ -18,9 +18,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sandboxkit._work import leaf_of
 from sandboxkit.errors import ConfigurationError, SandboxFileError
-from sandboxkit.provider import Provider
 from sandboxkit.transfers._untar import ArchiveError, Member, members
 from sandboxkit.types import FileInfo, FileType
+
+if TYPE_CHECKING:
+    from sandboxkit.provider import Provider
 
 _CHUNK = 1 << 18
 _MAX_DEPTH = 64
@@ -69,7 +71,7 @@ def unseen(size: int) -> None:
 
 
 async def upload(
-    provider: Provider,
+    provider: "Provider",
     sandbox_id: str,
     local: str,
     folder: str,
@@ -94,7 +96,7 @@ async def pack(local: str, name: str | None, seen: Seen = unseen) -> AsyncGenera
 
 
 async def receive(
-    provider: Provider, sandbox_id: str, remote: str, local: str, limits: DownloadLimits
+    provider: "Provider", sandbox_id: str, remote: str, local: str, limits: DownloadLimits
 ) -> Transfer:
     """Copy a file or a folder's contents from a sandbox; see `Sandbox.download`."""
     info = await provider.stat(sandbox_id, remote)
@@ -104,7 +106,7 @@ async def receive(
 
 
 async def fetch(
-    provider: Provider,
+    provider: "Provider",
     sandbox_id: str,
     info: FileInfo,
     local: str,
