@@ -30,6 +30,8 @@ from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._programs import SandboxProgram, limited, processor_seconds
 from sandboxkit.integrations.rewards._run import (
+    KILLED,
+    OUT_OF_TIME,
     RunMeter,
     abandon,
     begin,
@@ -49,7 +51,7 @@ _JUDGE_SECONDS = 10
 """CPU time of a judge in seconds, on top of the submission's."""
 _LOOK = 0.5
 """Minimum interval in seconds between two checks of a judge that has exceeded its time limit."""
-_KILLED, _OUT_OF_TIME = 137, 152  # 128 + SIGKILL, 128 + SIGXCPU
+
 _CHUNK_LIMIT = 64 * 1024  # limits only the output that is kept: lines are read while they arrive
 _DEADLINE = 600.0
 
@@ -306,11 +308,11 @@ class _Grading:
         return Verdict(Outcome.PASSED, 1.0, "policy", f"{self.tests.count} tests")
 
     def _without_judge(self, returncode: int) -> Verdict:
-        if returncode == _OUT_OF_TIME:
+        if returncode == OUT_OF_TIME:
             text = "the tests used up their CPU time on the values that the submission returned"
             return failed(text, Outcome.TIMEOUT)
         text = f"the judge ended with status {returncode}"
-        if self._judge_answered or returncode == _KILLED or not self.alone:
+        if self._judge_answered or returncode == KILLED or not self.alone:
             raise JudgeKilled(text, sandbox_id=self.judge.id)
         return masked(text)
 
@@ -370,6 +372,6 @@ def _result_message(result: ProcessResult | Verdict) -> list[Any]:
     if isinstance(result, ProcessResult):
         return ["done", [result.returncode, result.stdout]]
     if result.outcome is Outcome.KILLED:
-        return ["done", [_KILLED, ""]]
+        return ["done", [KILLED, ""]]
     kind = "TimeoutError" if result.outcome is Outcome.TIMEOUT else "OSError"
     return ["error", kind, result.detail]

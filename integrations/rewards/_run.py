@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 _SOLUTION = "/workspace/solution.py"
 _SPARE_LIFETIME = 60.0
-_KILLED = 137  # 128 + SIGKILL
+KILLED = 137  # 128 + SIGKILL
 OUT_OF_TIME = 152  # 128 + SIGXCPU, which the kernel sends at RLIMIT_CPU
 _POLL = 1.0
 _PATIENCE = 120.0
@@ -335,12 +335,12 @@ class RunMeter:
                 # The command's end is already known; a child that it left behind must not change
                 # the outcome by taking the sandbox down.
                 usage = None
-            killed_late = result.returncode == _KILLED and result.duration >= limits.timeout
+            killed_late = result.returncode == KILLED and result.duration >= limits.timeout
             if self._used_up(usage) or (usage is None and killed_late):
                 return out_of_time(limits)
         if result.ending is Ending.OUT_OF_MEMORY:
             return failed("used more memory than its sandbox has", Outcome.OOM)
-        if result.returncode == _KILLED:
+        if result.returncode == KILLED:
             detail = "killed by signal 9"
             if result.ending is None:
                 detail += ", as the memory limit does"

@@ -1,6 +1,7 @@
 """Reward functions for TRL's `reward_funcs` that grade a batch of completions in sandboxes."""
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,13 +186,9 @@ class CombinedReward:
 
         async def one(function: RewardFunction) -> Rewards:
             call = getattr(function, "score", function)
-            if not (inspect.iscoroutinefunction(call)):
-                return list(
-                    await asyncio.to_thread(
-                        call, prompts=prompts, completions=completions, **kwargs
-                    )
-                )
-            return list(await call(prompts=prompts, completions=completions, **kwargs))
+            work = functools.partial(call, prompts=prompts, completions=completions, **kwargs)
+            is_async = inspect.iscoroutinefunction(call)
+            return list(await (work() if is_async else asyncio.to_thread(work)))
 
         columns = await asyncio.gather(*[one(function) for function in self._functions])
         log_metric = kwargs.get("log_metric")

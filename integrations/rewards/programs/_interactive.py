@@ -154,11 +154,7 @@ async def _joined(
         mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
         if isinstance(mark, Verdict):
             return Dialogue(ProgramRun(result, mark))
-        return (
-            Dialogue(ran, mark)
-            if mark.score and ran.verdict
-            else Dialogue(ProgramRun(result), mark)
-        )
+        return Dialogue(ran if mark.score else ProgramRun(result), mark)
     finally:
         for each in pumps:
             each.cancel()

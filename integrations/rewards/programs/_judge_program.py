@@ -24,6 +24,7 @@ from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations.rewards._boundary import caused_by_command, is_transient, shown
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._run import OUT_OF_TIME
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._checkers import Answer, Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
@@ -39,7 +40,7 @@ _MESSAGE = 64 << 10
 _COMPILE_SECONDS = 120.0
 _KEPT = 64
 """Maximum number of compiled checkers and interactors that a session keeps."""
-_OUT_OF_TIME = 152  # 128 + SIGXCPU
+
 
 _of: "weakref.WeakKeyDictionary[Session, OrderedDict[object, Compiled]]" = (
     weakref.WeakKeyDictionary()
@@ -194,7 +195,5 @@ def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark | Verdict:
         return mark
     if status == FAIL and not signalled:
         return masked(f"the checker reports an error in the task: {shown(message)}")
-    how = (
-        "it exceeded its CPU time" if status == _OUT_OF_TIME else f"it exited with status {status}"
-    )
+    how = "it exceeded its CPU time" if status == OUT_OF_TIME else f"it exited with status {status}"
     raise JudgeBroken(f"{how}: {shown(message)}" if message else how)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sandboxkit import Ending, Operation, ProcessResult, Sandbox, SandboxError, Session
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._run import processors, retried
+from sandboxkit.integrations.rewards._run import KILLED, processors, retried
 from sandboxkit.integrations.rewards._verdict import Verdict
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput, setup
@@ -20,7 +20,6 @@ _MOST_BYTES = 3 << 20
 _OUTPUT_BYTES = 256 << 10
 _PATIENCE = 60.0
 """How long (s) a series may take beyond its own limits; the resets take longer on a busy machine."""
-_KILLED = 137  # 128 + SIGKILL
 
 
 async def execute_each(
@@ -83,4 +82,4 @@ async def _within(sandbox: Sandbox, results: Sequence[ProcessResult], limits: Li
 
 def _is_plain(result: ProcessResult) -> bool:
     """Whether the program ended by itself, so that its end needs no second look."""
-    return result.ending in (Ending.EXITED, Ending.SIGNAL) and result.returncode != _KILLED
+    return result.ending in (Ending.EXITED, Ending.SIGNAL) and result.returncode != KILLED
