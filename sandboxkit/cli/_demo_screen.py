@@ -18,7 +18,8 @@ def progress(
 ) -> Iterator[Callable[[ProgramResult], None]]:
     """Show a progress bar within the context; call the yielded function with each outcome."""
     counts = dict[Kind, int].fromkeys(KINDS, 0)
-    print(f"{total} MBPP programs, each in a fresh {provider} sandbox, {concurrency} at a time")
+    where = f"each in a fresh {provider} sandbox, {concurrency} at a time"
+    print(f"{total} MBPP programs, half of them broken on purpose, {where}")
     if not sys.stdout.isatty():
 
         def line(outcome: ProgramResult) -> None:

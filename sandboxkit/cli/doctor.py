@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sandboxkit import Operation, _distribution, _registry
 from sandboxkit.cli import _doctor_languages, _doctor_live, _options, _providers
+from sandboxkit.cli._progress import StatusLine
 from sandboxkit.types import Diagnosis
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def main(args: argparse.Namespace) -> int:
     if args.live:
         return _doctor_live.main(args, default)
     _doctor_live.refuse_options(args)
-    found = Operation(_providers.diagnoses(names)).result()
+    with StatusLine() as status:
+        status.show(f"checking {', '.join(names)} ...")
+        found = Operation(_providers.diagnoses(names)).result()
     if args.json:
         print(json.dumps({name: dataclasses.asdict(found[name]) for name in names}, indent=2))
     else:
@@ -76,24 +79,8 @@ def _show(found: dict[str, Diagnosis], default: str) -> None:
     from sandboxkit.cli import _screen  # only tables need rich, which is an extra
 
     console = _screen.console()
-    console.print(_blocks(found, default) if console.is_terminal else _table(found, default))
+    console.print(_blocks(found, default))
     console.print("* used when no provider is named", style="dim")
-
-
-def _table(found: dict[str, Diagnosis], default: str) -> "Table":
-    from sandboxkit.cli import _screen
-
-    table = _screen.table(
-        "PROVIDER", "WORKS", "ISOLATION", "FOUND", "TO DO", fixed=("PROVIDER", "WORKS")
-    )
-    for name, diagnosis in found.items():
-        table.add_row(
-            *_verdict(name, diagnosis, default),
-            _screen.cell(diagnosis.isolation or "-"),
-            _screen.cell(diagnosis.detail or "-"),
-            _screen.cell(diagnosis.remedy or "-"),
-        )
-    return table
 
 
 def _blocks(found: dict[str, Diagnosis], default: str) -> "Table":

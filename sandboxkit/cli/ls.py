@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 from sandboxkit import Operation, SandboxInfo, SandboxState, _tags
@@ -80,6 +81,8 @@ def main(args: argparse.Namespace) -> int:
             print(_filled(args.format, info))
     elif found:
         show(found)
+    elif sys.stderr.isatty():
+        print("no sandboxes", file=sys.stderr)
     return _providers.report(silent)
 
 

@@ -35,7 +35,7 @@ def test_the_demo_reports_figures_for_programs(cli: Cli) -> None:
 
 def test_the_demo_shows_live_progress_on_a_terminal(terminal: Open) -> None:
     window = terminal("demo", "--limit", "5")
-    window.expect("10 MBPP programs, each in a fresh local sandbox")
+    window.expect("10 MBPP programs, half of them broken on purpose, each in a fresh local sandbox")
     window.expect("10/10")
     window.expect("as expected")
     assert window.exit_code() == 0

@@ -104,6 +104,8 @@ def test_doctor_fits_a_terminal_of_80_columns(
     assert "\x1b" not in shown  # bold and dim may be, colours not
     lines = [line.rstrip() for line in shown.splitlines()]
     assert max(map(len, lines)) <= 80
+    assert "checking local ..." in lines  # and erased
+    lines = [line for line in lines if line and "checking" not in line]
     assert lines[0].split() == ["local", "*", "yes"]
     assert lines[1].startswith("  isolation  ")
 
