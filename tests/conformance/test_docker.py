@@ -23,6 +23,8 @@ class TestDocker(DockerHooks, ProviderConformance):
     image = IMAGE
     other_user = "nobody"
     snapshots_lose = frozenset({"holes", "nanoseconds", "xattrs"})
+    silence_bound = 18.0
+    """Beside other tests; tests/docker/test_silence.py has what is documented."""
 
     @classmethod
     def make_provider(cls) -> Provider:
