@@ -19,7 +19,6 @@ __all__ = [
     "create",
     "join",
     "kill_members",
-    "out_of_memory",
     "plan",
     "remove",
     "remove_parents",
@@ -254,19 +253,6 @@ def join(groups: list[str], pid: int) -> None:
     """Move a process into the groups; its future children inherit them."""
     for group in groups:
         _write(Path(group), "cgroup.procs", pid)
-
-
-def out_of_memory(groups: list[str]) -> bool:
-    """Whether the kernel's OOM killer killed a process of the sandbox."""
-    for group in groups:
-        for name in ("memory.oom_control", "memory.events"):
-            try:
-                lines = Path(group, name).read_text().splitlines()
-            except OSError:
-                continue
-            if any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines):
-                return True
-    return False
 
 
 def kill_members(groups: list[str], patience: float = _REMOVE_PATIENCE) -> None:

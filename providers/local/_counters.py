@@ -3,11 +3,12 @@
 import os
 import re
 import signal
+from contextlib import closing
 from dataclasses import dataclass
 
 from sandboxkit.types import CommandUsage, Ending, Exit
 
-__all__ = ["Counters", "Counts", "attributed"]
+__all__ = ["Counters", "Counts", "attributed", "out_of_memory"]
 
 _KILLED = 128 + signal.SIGKILL
 # In control groups v1 and v2, respectively.
@@ -67,6 +68,12 @@ class Counters:
             if file is not None:
                 os.close(file)
         self._oom_kills = self._throttled = self._used = None
+
+
+def out_of_memory(groups: list[str]) -> bool:
+    """Whether the kernel's OOM killer killed a process of the sandbox."""
+    with closing(Counters(groups)) as counters:
+        return bool(counters.read().oom_kills)
 
 
 def _open(groups: list[str], *names: str) -> int | None:

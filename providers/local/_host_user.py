@@ -43,7 +43,7 @@ class HostUser:
         self._namespaces: dict[tuple[str, ...], int] = {}
         self._warned = False
         self._ids: SubordinateIds | None = None
-        self._shared = ""
+        self.why_shared = ""
         """Why an ordinary user's sandboxes cannot have their own uids; "" as long as they may."""
 
     def owner(self) -> tuple[int, int]:
@@ -78,15 +78,17 @@ class HostUser:
         No sandbox gets the first uid of the range. None if sandboxes share the user's uid; `why_shared` has
         the reason.
         """
-        if self._shared:
+        if self.why_shared:
             return None
         try:
             if not _cgroup.takes_other_users():
-                self._shared = "control groups of version 1 take only processes of the user's own"
+                self.why_shared = (
+                    "control groups of version 1 take only processes of the user's own"
+                )
             elif not subordinate_range("/etc/subuid") or not subordinate_range("/etc/subgid"):
-                self._shared = "/etc/subuid and /etc/subgid give this user no ids"
+                self.why_shared = "/etc/subuid and /etc/subgid give this user no ids"
             elif shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
-                self._shared = "newuidmap and newgidmap are missing: install uidmap"
+                self.why_shared = "newuidmap and newgidmap are missing: install uidmap"
             else:
                 if self._ids is None:
                     self._ids = SubordinateIds()
@@ -96,13 +98,8 @@ class HostUser:
             self._share(str(error))
         return None
 
-    @property
-    def why_shared(self) -> str:
-        """Why an ordinary user's sandboxes share the user's uid; "" if they do not, or not yet known."""
-        return self._shared
-
     def _share(self, reason: str) -> None:
-        self._shared = reason
+        self.why_shared = reason
         _log.warning("sandboxes share this user's uid of the host: %s", reason)
 
     def prefix(

@@ -42,7 +42,7 @@ from sandboxkit.providers.local import (
     _sweep,
 )
 from sandboxkit.providers.local._base import Base
-from sandboxkit.providers.local._counters import Counters, attributed
+from sandboxkit.providers.local._counters import Counters, attributed, out_of_memory
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
 from sandboxkit.providers.local._snapshots import LocalSnapshots
@@ -232,7 +232,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
 
     def _ended(self, instance: LocalInstance, launched: Launched) -> None:
         """Record why a sandbox of ours ended, and remove its control groups and folder."""
-        instance.out_of_memory = _cgroup.out_of_memory(launched.groups)
+        instance.out_of_memory = out_of_memory(launched.groups)
         instance.by_command = instance.gvisor is not None and _gvisor.gave_up(launched.status)
         instance.launched = None
         self._clear(instance.id, launched.groups)
@@ -332,7 +332,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             with anyio.move_on_after(_KILL_PATIENCE):
                 await instance.gvisor.exited.wait()  # later than the end of the connection
         if not reason and (
-            instance.out_of_memory or (meta is not None and _cgroup.out_of_memory(meta.cgroups))
+            instance.out_of_memory or (meta is not None and out_of_memory(meta.cgroups))
         ):
             return SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended: it was out of memory",
