@@ -4,6 +4,7 @@ import logging
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import anyio
 
@@ -49,6 +50,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
     """
 
     _creations: Creations
+    _root_is_ours: ClassVar[bool] = True
 
     def __init__(self, kind: type[HostedInstanceT]) -> None:
         super().__init__(kind)

@@ -30,6 +30,7 @@ from sandboxkit.errors import (
     SnapshotNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
+from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.frames import Windows
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
@@ -84,7 +85,6 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
 
     name: ClassVar[str] = NAME
     native_egress: ClassVar[bool] = True
-    _root_is_ours: ClassVar[bool] = True
 
     def __init__(
         self, *, api_key: str | None = None, timeout: float = 60.0, build_timeout: float = 600.0
@@ -99,7 +99,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
-        _spec.check(spec)
+        _rules.check(spec, _spec.RULES, provider=NAME)
 
     async def _bare(self, spec: SandboxSpec) -> str:
         name = f"sandboxkit-{secrets.token_hex(16)}"

@@ -35,6 +35,7 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
+from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedError
@@ -87,7 +88,6 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     name: ClassVar[str] = NAME
     native_egress: ClassVar[bool] = True
-    _root_is_ours: ClassVar[bool] = True
 
     def __init__(self, *, api_key: str | None = None, timeout: float = 60.0) -> None:
         """`api_key` defaults to E2B_API_KEY.
@@ -104,7 +104,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
-        _spec.check(spec)
+        _rules.check(spec, _spec.RULES, provider=NAME)
 
     async def _bare(self, spec: SandboxSpec) -> str:
         key = secrets.token_hex(16)

@@ -96,7 +96,6 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
 
     name: ClassVar[str] = "modal"
     native_egress: ClassVar[bool] = True
-    _root_is_ours: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Turns the service's answers into the errors that they describe."""
 
 import json
-from typing import Any
 
 from sandboxkit.errors import (
     AuthenticationError,
@@ -12,11 +11,10 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
-    SandboxTerminatedError,
 )
 from sandboxkit.providers._error_rules import no_sandbox
 
-__all__ = ["NAME", "RefusalError", "error_of", "rebuilt"]
+__all__ = ["NAME", "RefusalError", "error_of"]
 
 NAME = "service"
 
@@ -70,14 +68,3 @@ def error_of(refusal: RefusalError, what: str, sandbox_id: str | None) -> Sandbo
             text, provider=NAME, sandbox_id=sandbox_id, retry_after=refusal.retry_after
         )
     return kind(text, provider=NAME, sandbox_id=sandbox_id)
-
-
-def rebuilt(fields: dict[str, Any], sandbox_id: str) -> SandboxError:  # Any: JSON
-    """Return the error that describes why a sandbox ended, as the service's backend reports it."""
-    return SandboxTerminatedError(
-        str(fields.get("detail", "")),
-        out_of_memory=bool(fields.get("out_of_memory")),
-        by_command=bool(fields.get("by_command")),
-        provider=NAME,
-        sandbox_id=sandbox_id,
-    )

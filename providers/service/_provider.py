@@ -4,6 +4,7 @@ import dataclasses
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.provider import AgentProvider
@@ -22,7 +24,7 @@ from sandboxkit.providers._hosted.ambiguous import SILENCE, repeatable
 from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers.service import _spec
 from sandboxkit.providers.service._api import Json, ServiceApi
-from sandboxkit.providers.service._errors import NAME, rebuilt
+from sandboxkit.providers.service._errors import NAME
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState, Usage
 
 __all__ = ["ServiceProvider"]
@@ -59,7 +61,7 @@ class ServiceProvider(AgentProvider[Instance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._api.check()
-        _spec.check(spec)
+        _rules.check(spec, _spec.RULES, provider=NAME)
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)
@@ -148,17 +150,20 @@ class ServiceProvider(AgentProvider[Instance]):
     async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
         if reason:
             return await super()._why_ended(sandbox_id, reason)
-        try:
-            return rebuilt(
-                await self._asked("GET", sandbox_id, "/end", what="say why", seconds=self._silence),
-                sandbox_id,
+        end: Json = {
+            "detail": f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped"
+        }
+        with suppress(SandboxError):
+            end = await self._asked(
+                "GET", sandbox_id, "/end", what="say why", seconds=self._silence
             )
-        except SandboxError:
-            return SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} has ended: its lifetime passed, or it was stopped",
-                provider=NAME,
-                sandbox_id=sandbox_id,
-            )
+        return SandboxTerminatedError(
+            str(end.get("detail", "")),
+            out_of_memory=bool(end.get("out_of_memory")),
+            by_command=bool(end.get("by_command")),
+            provider=NAME,
+            sandbox_id=sandbox_id,
+        )
 
     async def diagnose(self) -> Diagnosis:
         isolation = "that of the service's backend, on another machine"
