@@ -154,7 +154,7 @@ class ClientSandboxes:
             try:
                 await sandbox.start()
             except BaseException:
-                await asyncio.shield(asyncio.ensure_future(_stopped(sandbox)))
+                await asyncio.shield(asyncio.wrap_future(sandbox.stop()))
                 raise
         finally:
             self._starting[client.name] -= 1
@@ -310,7 +310,3 @@ def _described(info: SandboxInfo) -> dict[str, Any]:
         "created_at": info.created_at,
         "expires_at": info.expires_at,
     }
-
-
-async def _stopped(sandbox: Sandbox) -> None:
-    await sandbox.stop()
