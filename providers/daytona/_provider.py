@@ -30,7 +30,6 @@ from sandboxkit.errors import (
     SnapshotNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
-from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.frames import Windows
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
@@ -99,7 +98,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
-        _rules.check(spec, _spec.RULES, provider=NAME)
+        _spec.check(spec)
 
     async def _bare(self, spec: SandboxSpec) -> str:
         name = f"sandboxkit-{secrets.token_hex(16)}"

@@ -5,6 +5,7 @@ import math
 from daytona_api_client_async import CreateBuildInfo, CreateSandbox, Sandbox
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.lifetime import whole_seconds
 from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
@@ -14,9 +15,9 @@ from sandboxkit.types import SandboxSpec
 __all__ = [
     "MARKER",
     "MAX_LIFETIME",
-    "RULES",
     "SNAPSHOT",
     "UNSUPPORTED",
+    "check",
     "check_network",
     "check_size",
     "fits_snapshot",
@@ -86,6 +87,11 @@ RULES = (
     ),
     *UNICODE,
 )
+
+
+def check(spec: SandboxSpec) -> None:
+    """See `Provider.check`."""
+    _rules.check(spec, RULES, provider=NAME)
 
 
 def fits_snapshot(spec: SandboxSpec) -> bool:

@@ -35,7 +35,6 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
 )
 from sandboxkit.provider import FirstCommand
-from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedError
@@ -104,7 +103,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._account.check()
-        _rules.check(spec, _spec.RULES, provider=NAME)
+        _spec.check(spec)
 
     async def _bare(self, spec: SandboxSpec) -> str:
         key = secrets.token_hex(16)

@@ -7,6 +7,7 @@ from e2b.api.client.models import SandboxNetworkConfig
 from e2b.api.client.types import UNSET, Unset
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.providers import _rules
 from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers._rules import STRICT, UNICODE, at_most, never
 from sandboxkit.providers.e2b._answers import NAME
@@ -16,8 +17,8 @@ __all__ = [
     "KEY_TAG",
     "MARKER",
     "MAX_LIFETIME",
-    "RULES",
     "UNSUPPORTED",
+    "check",
     "check_network",
     "check_version",
     "metadata",
@@ -50,6 +51,11 @@ RULES = (
     at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
     *UNICODE,
 )
+
+
+def check(spec: SandboxSpec) -> None:
+    """See `Provider.check`."""
+    _rules.check(spec, RULES, provider=NAME)
 
 
 def check_version(version: str, sandbox_id: str) -> None:

@@ -15,7 +15,6 @@ from sandboxkit.errors import (
     SandboxError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers import _rules
 from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.provider import AgentProvider
@@ -61,7 +60,7 @@ class ServiceProvider(AgentProvider[Instance]):
 
     def check(self, spec: SandboxSpec) -> None:
         self._api.check()
-        _rules.check(spec, _spec.RULES, provider=NAME)
+        _spec.check(spec)
 
     async def create(self, spec: SandboxSpec) -> str:
         self.check(spec)

@@ -1,9 +1,11 @@
 """Checks a SandboxSpec: refuses what no service can honour. Its backend checks the rest."""
 
+from sandboxkit.providers import _rules
 from sandboxkit.providers._rules import STRICT, UNICODE, Rule, never
+from sandboxkit.providers.service._errors import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["RULES", "request"]
+__all__ = ["check", "request"]
 
 UNSUPPORTED = {
     "isolation": "the service decides how its sandboxes are isolated; leave the option out",
@@ -35,6 +37,11 @@ RULES = (
         lambda spec: spec.lifetime is None,
     ),
 )
+
+
+def check(spec: SandboxSpec) -> None:
+    """Raise ConfigurationError for an option that no service can honour."""
+    _rules.check(spec, RULES, provider=NAME)
 
 
 def request(spec: SandboxSpec) -> dict[str, object]:
