@@ -1,6 +1,7 @@
 """The bash tool: runs scripts in one persistent terminal."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sandboxkit import (
@@ -62,12 +63,13 @@ class Bash:
         sandbox: Sandbox,
         *,
         cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
         clock: Clock | None = None,
     ) -> None:
         if timeout <= 0:
             raise ConfigurationError(f"timeout={timeout!r} is not a positive number of seconds")
-        self._sandbox, self._cwd = sandbox, cwd
+        self._sandbox, self._cwd, self._env = sandbox, cwd, env
         self._timeout = timeout
         self._clock = clock or Clock()
         self._terminal: Terminal | None = self._open()
@@ -134,7 +136,7 @@ class Bash:
         return self._result(await self._first(self._terminal, script), restarted=True)
 
     def _open(self) -> Terminal:
-        return self._sandbox.terminal(cwd=self._cwd, output_limit=_OUTPUT_LIMIT)
+        return self._sandbox.terminal(cwd=self._cwd, env=self._env, output_limit=_OUTPUT_LIMIT)
 
     async def _first(self, terminal: Terminal, script: str) -> list[TerminalResult]:
         await terminal.start()  # outside the script's timeout as well

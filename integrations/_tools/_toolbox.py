@@ -23,14 +23,13 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
     "boolean": (bool, "true or false"),
     "array": (list, "a list"),
 }
-_COMMANDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "view": ((), ("view_range",)),
-    "create": (("file_text",), ()),
-    "str_replace": (("old_str",), ("new_str",)),
-    "insert": (("insert_line", "new_str"), ()),
-    "undo_edit": ((), ()),
+_COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "view": (),
+    "create": ("file_text",),
+    "str_replace": ("old_str",),
+    "insert": ("insert_line", "new_str"),
+    "undo_edit": (),
 }
-"""The editor's methods, each with the arguments that it needs and those that it may have, besides `path`."""
 
 
 class Toolbox:
@@ -45,6 +44,7 @@ class Toolbox:
         sandbox: Sandbox,
         *,
         cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
         timeout: float = 60.0,
         observation_limit: int = 16_000,
         clock: Clock | None = None,
@@ -53,7 +53,7 @@ class Toolbox:
             raise ConfigurationError(
                 f"observation_limit={observation_limit!r} is not a positive number of characters"
             )
-        self.bash = Bash(sandbox, cwd=cwd, timeout=timeout, clock=clock)
+        self.bash = Bash(sandbox, cwd=cwd, env=env, timeout=timeout, clock=clock)
         self.editor = Editor(sandbox, timeout=timeout, clock=clock)
         self._timeout, self._limit = timeout, observation_limit
 
@@ -91,13 +91,22 @@ class Toolbox:
 
     async def _edit(self, command: str, path: str, **given: Any) -> str:
         command = "undo_edit" if command == "undo" else command
-        needed, more = _COMMANDS[command]
-        for name in needed:
+        for name in _COMMANDS[command]:
             if name not in given:
                 raise ToolError(f"{command} needs {name}")
-        own = {name: given[name] for name in (*needed, *more) if name in given}
-        text: str = await getattr(self.editor, command)(path, **own)
-        return text
+        match command:
+            case "view":
+                return await self.editor.view(path, given.get("view_range"))
+            case "create":
+                return await self.editor.create(path, given["file_text"])
+            case "str_replace":
+                return await self.editor.str_replace(
+                    path, given["old_str"], given.get("new_str", "")
+                )
+            case "insert":
+                return await self.editor.insert(path, given["insert_line"], given["new_str"])
+            case _:
+                return await self.editor.undo_edit(path)
 
 
 def format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:

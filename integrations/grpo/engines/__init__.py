@@ -53,7 +53,7 @@ class Engine(ABC):
     """
 
     def servers(self) -> Sequence[str]:
-        """Return the URLs of the inference servers in use; ("",) if the engine runs in this process."""
+        """Return the URLs of the servers in use; one empty name for an engine in this process."""
         return ("",)
 
     @abstractmethod
