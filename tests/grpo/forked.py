@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.grpo import train_worker
+from tests.grpo.stand_ins import free_port
 
 
 @dataclass
@@ -31,9 +31,7 @@ class Nursery:
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        self.process.stdin.write(json.dumps([ranks, port, arguments]) + "\n")
+        self.process.stdin.write(json.dumps([ranks, free_port(), arguments]) + "\n")
         self.process.stdin.flush()
         pids: list[int] = json.loads(self.process.stdout.readline())
         reports = list[str]()

@@ -11,6 +11,7 @@ from tests.changed import PARTS
 from tests.packaging.snippets import BLOCK, snippets
 from tests.packaging.test_surface import tracked
 
+pytestmark = pytest.mark.timeout(320)
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in tracked("docs/*.md", "README.md") if path.name != "options.md"]
 PLAYED = [path for path in PAGES if snippets(path.read_text())]
