@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,6 @@ import pytest
 from toys import compose
 
 from tests.grpo import tiny
-from tests.grpo.stand_ins import free_port
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
@@ -67,7 +67,8 @@ def write_model(folder: Path) -> None:
 @contextlib.contextmanager
 def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
     """The server, once it answers; it writes nowhere but in `scratch`."""
-    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
     server = begin(folder, scratch, port, *more)
     try:
         wait_until_it_answers(server, scratch / f"server-{port}.log")
