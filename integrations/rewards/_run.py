@@ -145,7 +145,8 @@ async def retried(
         # Alone, it is not reset, and has no interpreter whose end could be mistaken for that of a run.
         resets = limits.resets(session) and not alone
         options = run_options(limits, resets=resets, forks_python=forks_python)
-        return session.sandbox(**{**options, "files": files or {}})
+        options["files"] = files or {}
+        return session.sandbox(**options)
 
     probe = (limits.python, "-c", "") if forks_python else ("/bin/sh", "-c", "")
     try:

@@ -73,7 +73,7 @@ def test_a_slow_request_is_refused(
 def test_a_slow_first_message_of_tls_is_refused(
     shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
 ) -> None:
-    web = f"web.test:{origin.port}"
+    web, reason = f"web.test:{origin.port}", ""
     for turn, seconds in enumerate((0.2, 2.0, 20.0), 1):  # on a busy machine the head is late, too
         number = port(records, web, header_seconds=seconds)
         with shared.connect(number).result(DEADLINE) as connection:

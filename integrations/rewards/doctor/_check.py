@@ -213,9 +213,9 @@ class _Checkup:
         return max(0.0, self._until - time.monotonic())
 
     def _status(self) -> Status:
-        order: tuple[Status, ...] = ("refused", "bought", "weak", "unknown")
-        kinds = {finding.kind for finding in self._findings}
-        return next((each for each in order if each in kinds), "fine")
+        order: tuple[Status, ...] = ("refused", "bought", "weak", "unknown", "fine")
+        kinds = {"fine", *(finding.kind for finding in self._findings)}
+        return next(each for each in order if each in kinds)
 
 
 # Any: a row of a user's data set, and its values.

@@ -20,19 +20,11 @@ trees = pytest.mark.parametrize("tree", _TREES.values(), ids=_TREES.keys())
 
 
 def grow(sandbox: Sandbox, tree: str, timeout: float | None = None) -> tuple[Process, str]:
-    """Start a process tree and wait until it is alive; return the command and the tree's token.
-
-    Where its timeout ends it before, as on a busy machine, a tree with a longer one follows.
-    """
+    """Start a process tree and wait until it is alive; return the command and the tree's token."""
     mark = token()
     process = sandbox.exec(["sh", "-c", tree, "sh", _LEAF, mark], timeout=timeout)
-    try:
-        grown = next(iter(process.stdout.lines()), "") == "ready" and alive(sandbox, mark)
-    except CommandTimeoutError:
-        grown = False
-    if not grown and timeout is not None and timeout < DEADLINE / 2:
-        return grow(sandbox, tree, 4 * timeout)
-    assert grown, "the tree must be alive before it is killed"
+    assert next(iter(process.stdout.lines())) == "ready"
+    assert alive(sandbox, mark), "the tree must be alive before it is killed"
     return process, mark
 
 
@@ -92,30 +84,22 @@ class KillConformance(Conformance):
     def test_a_normal_end_leaves_background_children(self, shared: Sandbox) -> None:
         mark = token()
         script = 'sh -c "$1" "$2" >/dev/null & echo started'
-        shared.exec(["sh", "-c", script, "sh", "sleep 20; :", mark], check=True).result(DEADLINE)
+        shared.exec(["sh", "-c", script, "sh", "sleep 5; :", mark], check=True).result(DEADLINE)
         assert alive(shared, mark)
 
     def test_a_timeout_carries_the_output_so_far(self, shared: Sandbox) -> None:
         command = ["sh", "-c", "echo so far; echo here >&2; sleep 1000"]
-        for timeout in (1, 15):  # on a busy machine the first may end before the shell has begun
-            with pytest.raises(CommandTimeoutError) as caught:
-                shared.exec(command, timeout=timeout).result(DEADLINE)
-            assert isinstance(caught.value, TimeoutError)
-            result = caught.value.result
-            if result.stdout and result.stderr:
-                break
-        assert (result.stdout, result.stderr) == ("so far\n", "here\n")
+        with pytest.raises(CommandTimeoutError) as caught:
+            shared.exec(command, timeout=1).result(DEADLINE)
+        assert isinstance(caught.value, TimeoutError)
+        assert caught.value.result.stdout == "so far\n"
+        assert caught.value.result.stderr == "here\n"
 
     def test_a_timeout_is_kept(self, shared: Sandbox) -> None:
-        for _ in range(3):  # a busy machine may be late, but not always
-            started = time.monotonic()
-            with pytest.raises(CommandTimeoutError):
-                shared.exec(["sleep", "1000"], timeout=0.5).result(DEADLINE)
-            took = time.monotonic() - started
-            assert took >= 0.5
-            if took < 5:
-                break
-        assert took < 5
+        started = time.monotonic()
+        with pytest.raises(CommandTimeoutError):
+            shared.exec(["sleep", "1000"], timeout=0.5).result(DEADLINE)
+        assert 0.5 <= time.monotonic() - started < 5
 
     def test_a_command_within_its_timeout_is_left_alone(self, shared: Sandbox) -> None:
         result = shared.exec(["echo", "quick"], timeout=20).result(DEADLINE)

@@ -10,7 +10,6 @@ import pytest
 from sandboxkit import (
     CommandError,
     CommandStartError,
-    CommandTimeoutError,
     OutcomeUnknownError,
     Process,
     ProviderUnavailableError,
@@ -64,30 +63,22 @@ class SilenceConformance(Conformance):
     def test_silence_is_not_a_timeout(self, provider: Provider, session: Session) -> None:
         sandbox = session.sandbox(command=["sleep", "1000"], files={"/workspace/file": "there"})
         sandbox.start().result(DEADLINE)
-        command = ["sh", "-c", "echo ready; exec sleep 1000"]
-        running = [sandbox.exec(command, timeout=timeout) for timeout in (None, _NEVER)]
+        running = [
+            sandbox.exec(["sh", "-c", "echo ready; exec sleep 1000"], timeout=timeout)
+            for timeout in (None, _NEVER, 3)
+        ]
         for process in running:
             assert next(iter(process.stdout.lines())) == "ready"
         waiting = sandbox.wait()
         assert sandbox.id is not None
-        # On a busy machine the first may be over before the silence is known.
-        for timeout in (3, 9, 27):
-            began = time.monotonic()
-            brief = sandbox.exec(command, timeout=timeout)
-            with suppress(CommandTimeoutError):
-                assert next(iter(brief.stdout.lines())) == "ready"
-            self.freeze(provider, sandbox.id)
-            if time.monotonic() < began + timeout / 3:
-                break
-            self.thaw(provider, sandbox.id)
-            works_again(sandbox)
+        self.freeze(provider, sandbox.id)
         began = time.monotonic()
         try:
             # Any: the result types differ, but every call must fail.
             calls: dict[str, Future[Any]] = {
                 "a running exec": running[0],
                 "a running exec(timeout=600)": running[1],
-                "a running exec(timeout=3)": brief,
+                "a running exec(timeout=3)": running[2],
                 "wait": waiting,
                 "exec": sandbox.exec(["true"]),
                 "exec(timeout=3)": sandbox.exec(["true"], timeout=3),
