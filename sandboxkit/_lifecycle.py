@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio.lowlevel
 
@@ -29,7 +29,6 @@ from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
-    from sandboxkit._pool import Pool
     from sandboxkit.ledger._meter import SandboxMeter
 
 T = TypeVar("T")
@@ -42,6 +41,21 @@ async def _drop(stream: StreamName, data: bytes) -> None:
     pass
 
 
+class PoolInterface(Protocol):
+    """The interface of a pool that `Lifecycle` uses."""
+
+    async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
+        """Take a ready sandbox out of the pool, or wait for room to create one."""
+        ...
+
+    async def give_back(self, life: "Lifecycle") -> bool:
+        """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
+        ...
+
+    def left(self, life: "Lifecycle") -> None:
+        """Record that a sandbox has ended and no longer counts towards the caps."""
+
+
 @dataclass(slots=True, eq=False)
 class SessionContext:
     """State and callbacks shared by the lifecycles of all sandboxes of one session."""
@@ -49,7 +63,7 @@ class SessionContext:
     counted: bool = True
     """Whether the sandboxes count towards the session's caps."""
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
-    pool: "Pool | None" = None
+    pool: "PoolInterface | None" = None
     """Grants room. None for sandboxes that another process made: they need no room."""
     attached: set[Work] = field(default_factory=set)
     """Background work that ends when the session is closed, even if its sandbox lives on."""
