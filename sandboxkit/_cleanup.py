@@ -58,7 +58,7 @@ async def sweep_snapshots(
             chosen.append(info)
     if dry_run:
         return chosen
-    return await _deleted(chosen, provider.delete_snapshot, "snapshots")
+    return await _deleted(chosen, provider.delete_snapshot, "snapshots", SnapshotInUseError)
 
 
 async def sweep(
@@ -89,16 +89,19 @@ async def sweep(
 
 
 async def _deleted(
-    chosen: list[InfoT], delete: Callable[[str], Awaitable[None]], what: str
+    chosen: list[InfoT],
+    delete: Callable[[str], Awaitable[None]],
+    what: str,
+    kept: type[SandboxError] | tuple[()] = (),
 ) -> list[InfoT]:
-    """Delete all `chosen`, except snapshots in use, and return them; raise all failures together."""
+    """Delete all `chosen`, except those for which `kept` is raised; raise all failures together."""
     deleted: list[InfoT] = []
     errors: list[Exception] = []
     for info in chosen:
         try:
             await delete(info.id)
             deleted.append(info)
-        except SnapshotInUseError:
+        except kept:
             pass
         except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
             errors.append(error)

@@ -1,6 +1,5 @@
 """Grading an agent's artefacts in a sandbox that the agent never had access to."""
 
-import functools
 import posixpath
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,39 +58,59 @@ async def grade_in_fresh(
             raise ConfigurationError(
                 f"artefact {path!r} is not an absolute path of a file or folder"
             )
-    phase = Phase.STARTED
-    sandbox: Sandbox | None = None
+    graded: Sandbox | None = None
 
-    async def once(copies: dict[str, Path]) -> Verdict:
-        nonlocal phase, sandbox
-        phase, sandbox = Phase.STARTED, fresh()
-        try:
-            await sandbox.start()
-            phase = Phase.PLACED
-            for path, copy in copies.items():
-                await sandbox.upload(copy, path)
-            phase = Phase.GRADED
-            return await grade(sandbox)
-        finally:
-            await stop_broken(sandbox)
-
-    def again(error: Exception, failures: int) -> bool:
-        return failures <= max(retries if is_transient(error) else 0, int(unproven(error)))
+    def made() -> Sandbox:
+        nonlocal graded
+        graded = fresh()
+        return graded
 
     try:
-        async with service_time(deadline, lambda: sandbox.queued if sandbox else None):
-            with tempfile.TemporaryDirectory(prefix="sandboxkit-artefacts-") as folder:
-                copies = await _export(agent, artefacts, Path(folder), max_bytes, max_files)
-                if isinstance(copies, Verdict):
-                    return copies
-                return await retry(functools.partial(once, copies), again)
+        async with service_time(deadline, lambda: graded.queued if graded else None):
+            return await _grade(agent, artefacts, made, grade, (max_bytes, max_files), retries)
     except DeadlineError:
         detail = f"not graded within deadline={deadline:g} s"
         return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated")
     except TROUBLE as error:
-        return verdict_of(error, phase)
+        return verdict_of(error, Phase.STARTED)
     finally:
         await stop_broken(agent)
+
+
+async def _grade(
+    agent: Sandbox,
+    artefacts: Sequence[str],
+    fresh: Callable[[], Sandbox],
+    grade: Callable[[Sandbox], Awaitable[Verdict]],
+    limits: tuple[int, int],
+    retries: int,
+) -> Verdict:
+    with tempfile.TemporaryDirectory(prefix="sandboxkit-artefacts-") as folder:
+        copies = await _export(agent, artefacts, Path(folder), *limits)
+        if isinstance(copies, Verdict):
+            return copies
+        phase = Phase.STARTED
+
+        async def once() -> Verdict:
+            nonlocal phase
+            phase, sandbox = Phase.STARTED, fresh()
+            try:
+                await sandbox.start()
+                phase = Phase.PLACED
+                for path, copy in copies.items():
+                    await sandbox.upload(copy, path)
+                phase = Phase.GRADED
+                return await grade(sandbox)
+            finally:
+                await stop_broken(sandbox)
+
+        def again(error: Exception, failures: int) -> bool:
+            return failures <= max(retries if is_transient(error) else 0, int(unproven(error)))
+
+        try:
+            return await retry(once, again)
+        except TROUBLE as error:
+            return verdict_of(error, phase)
 
 
 async def _export(

@@ -104,11 +104,15 @@ class Daemon:
             raise translate(error, url=self.endpoint.url, what="open a stream") from error
 
     async def info(self) -> DaemonInfo:
-        """Return the result of `docker info`, which may be a minute old."""
+        """Return the result of `docker info`, a minute old at most unless the daemon has not answered since."""
         now = monotonic()
         if self._info is None or now >= self._info_until:
             self._info_until = now + _INFO_SECONDS  # meanwhile others use what is known
-            self._info = await self.call(lambda api: _info(api.info()), what="describe itself")
+            try:
+                self._info = await self.call(lambda api: _info(api.info()), what="describe itself")
+            except SandboxError:
+                if self._info is None:
+                    raise
         return self._info
 
     async def aclose(self) -> None:

@@ -81,8 +81,8 @@ def main(args: argparse.Namespace) -> int:
             print(_filled(args.format, info))
     elif found:
         show(found)
-    elif sys.stderr.isatty():
-        print("no sandboxes", file=sys.stderr)
+    elif not silent and sys.stderr.isatty():
+        print(f"no sandboxes{' match' if args.tag or args.state else ''}", file=sys.stderr)
     return _providers.report(silent)
 
 

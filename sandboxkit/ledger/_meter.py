@@ -94,6 +94,8 @@ class SandboxMeter:
         self._ended(self)
 
     async def _reading(self, *, last: bool) -> Usage | None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + _READ_SECONDS
         if self._late is not None and not self._late.done():
             if last:  # what was used since the reading before it would be lost
                 await asyncio.wait([self._late], timeout=_READ_SECONDS)
@@ -103,7 +105,7 @@ class SandboxMeter:
         self._late = reading = asyncio.create_task(self._provider.metered(self._id, last=last))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            await asyncio.wait([reading], timeout=_READ_SECONDS)
+            await asyncio.wait([reading], timeout=until - clock())
             if reading.done():
                 return reading.result()
         except (SandboxNotFoundError, SandboxTerminatedError):
