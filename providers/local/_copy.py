@@ -62,17 +62,16 @@ class TreeCopy:
             self._finish(source, to, os.fstat(source))
 
     def _content(self, source: int, to: int, path: str, below: int | None) -> None:
-        pending = [(source, to, path, self._entries(source, to, below), below)]
+        pending = [(source, to, path, self._entries(source, to, below), below, ExitStack())]
         try:
             while pending:
-                source, to, path, entries, below = pending[-1]
+                source, to, path, entries, below, opened = pending[-1]
                 name = next(entries, None)
                 if name is None:
+                    if len(pending) > 1 and not self._left_out(source, path, below, pending[-2][1]):
+                        self._finish(source, to, os.fstat(source))
+                    opened.close()
                     pending.pop()
-                    if pending:
-                        if not self._left_out(source, path, below, pending[-1][1]):
-                            self._finish(source, to, os.fstat(source))
-                        _close(source, to, below)
                     continue
                 self.between()
                 each = f"{path}/{name}"
@@ -90,18 +89,20 @@ class TreeCopy:
                         f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep",
                         provider="local",
                     )
-                inner = os.open(name, _FOLDER, dir_fd=source)
-                try:
+                with ExitStack() as opened:
+                    inner = os.open(name, _FOLDER, dir_fd=source)
+                    opened.callback(os.close, inner)
                     os.mkdir(name, 0o700, dir_fd=to)
                     copied = os.open(name, _FOLDER, dir_fd=to)
-                except BaseException:
-                    os.close(inner)
-                    raise
-                under = None if below is None else _folder(name, below)
-                pending.append((inner, copied, each, self._entries(inner, copied, under), under))
+                    opened.callback(os.close, copied)
+                    under = None if below is None else _folder(name, below)
+                    if under is not None:
+                        opened.callback(os.close, under)
+                    names = self._entries(inner, copied, under)
+                    pending.append((inner, copied, each, names, under, opened.pop_all()))
         finally:
-            for inner, copied, _, _, under in pending[1:]:
-                _close(inner, copied, under)
+            for *_, opened in pending:
+                opened.close()
 
     def _entries(self, folder: int, to: int, below: int | None) -> Iterator[str]:
         """Return the names in a folder, and mark those as deleted that its image alone has."""
@@ -211,9 +212,3 @@ def _folder(name: str, parent: int) -> int | None:
         return os.open(name, _FOLDER, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _close(*descriptors: int | None) -> None:
-    for descriptor in descriptors:
-        if descriptor is not None:
-            os.close(descriptor)

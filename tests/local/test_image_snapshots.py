@@ -13,6 +13,7 @@ from sandboxkit import (
     ConfigurationError,
     Image,
     ImageNotFoundError,
+    ProviderUnavailableError,
     Sandbox,
     Session,
     SnapshotInUseError,
@@ -203,4 +204,32 @@ async def test_a_program_cannot_change_a_file_unnoticed(
             snapshot = await base.snapshot()
         async with session.sandbox(snapshot=snapshot) as other:
             assert (await other.read_file("/etc/kept")).startswith(b"old")
+    await removed(provider)
+
+
+@pytest.fixture
+def folder(layer: bytes, tmp_path: Path) -> Path:  # noqa: F811
+    """A folder of root that serves as an image, with /root that nobody else may read, as distributions have it."""
+    root = tmp_path / "rootfs"
+    root.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        tar.extractall(root, filter="fully_trusted")
+    for name in ("root", "home/private"):
+        (root / name).mkdir(mode=0o700, parents=True)
+        (root / name / "own").touch()
+    return root
+
+
+async def test_a_failed_capture_leaves_no_descriptor_open(
+    provider: LocalProvider, folder: Path
+) -> None:
+    (folder / "run").mkdir()
+    (folder / "run").chmod(0o711)  # a sandbox can make files there, and nobody can list them
+    (folder / "root").chmod(0o755)
+    (folder / "home/private").chmod(0o755)
+    async with Session(provider, image=str(folder)) as session, session.sandbox() as sandbox:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(ProviderUnavailableError):
+            await sandbox.snapshot()
+        assert os.listdir("/proc/self/fd") == before
     await removed(provider)
