@@ -62,10 +62,12 @@ class TreeCopy:
             self._finish(source, to, os.fstat(source))
 
     def _content(self, source: int, to: int, path: str, below: int | None) -> None:
-        pending = [(source, to, path, self._entries(source, to, below), below, ExitStack())]
+        each, pending = path or "/", []
         try:
+            pending.append((source, to, path, self._entries(source, to, below), below, ExitStack()))
             while pending:
                 source, to, path, entries, below, opened = pending[-1]
+                each = path or "/"
                 name = next(entries, None)
                 if name is None:
                     if len(pending) > 1 and not self._left_out(source, path, below, pending[-2][1]):
@@ -90,7 +92,12 @@ class TreeCopy:
                         provider="local",
                     )
                 with ExitStack() as opened:
-                    inner = os.open(name, _FOLDER, dir_fd=source)
+                    try:
+                        inner = os.open(name, _FOLDER, dir_fd=source)
+                    except PermissionError:
+                        if below is None or not _is_same(found, name, below):
+                            raise
+                        continue  # what only the image's owner may read, no sandbox has changed
                     opened.callback(os.close, inner)
                     os.mkdir(name, 0o700, dir_fd=to)
                     copied = os.open(name, _FOLDER, dir_fd=to)
@@ -100,13 +107,23 @@ class TreeCopy:
                         opened.callback(os.close, under)
                     names = self._entries(inner, copied, under)
                     pending.append((inner, copied, each, names, under, opened.pop_all()))
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"a snapshot needs {each!r}, which cannot be read or copied: {error.strerror}; make it readable, "
+                "in the image if it is the image's",
+                provider="local",
+            ) from error
+        except OSError as error:  # which names a descriptor
+            raise OSError(error.errno, error.strerror, each) from error
         finally:
             for *_, opened in pending:
                 opened.close()
 
     def _entries(self, folder: int, to: int, below: int | None) -> Iterator[str]:
         """Return the names in a folder, and mark those as deleted that its image alone has."""
-        names = os.listdir(folder)
+        names = _names(folder)
+        if names is None:
+            return iter(())
         for name in () if below is None else {*os.listdir(below)}.difference(names):
             os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
             self._count(os.lstat(name, dir_fd=to))
@@ -206,9 +223,26 @@ def _is_same(found: os.stat_result, name: str, below: int) -> bool:
     )
 
 
+def _names(folder: int) -> list[str] | None:
+    """Return the names in a folder; None if all are an image's that no sandbox may look up, so none has changed.
+
+    Raises PermissionError if names that cannot be listed may be the sandbox's.
+    """
+    try:
+        return os.listdir(folder)
+    except PermissionError:
+        try:
+            os.lstat("sandboxkit", dir_fd=folder)
+        except PermissionError:
+            return None
+        except FileNotFoundError:
+            pass
+        raise
+
+
 def _folder(name: str, parent: int) -> int | None:
-    """Open a folder; return None if it is none, or not there."""
+    """Open an image's folder; return None if it is none, or not there, or not for this user."""
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None

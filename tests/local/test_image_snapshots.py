@@ -13,7 +13,6 @@ from sandboxkit import (
     ConfigurationError,
     Image,
     ImageNotFoundError,
-    ProviderUnavailableError,
     Sandbox,
     Session,
     SnapshotInUseError,
@@ -229,7 +228,27 @@ async def test_a_failed_capture_leaves_no_descriptor_open(
     (folder / "home/private").chmod(0o755)
     async with Session(provider, image=str(folder)) as session, session.sandbox() as sandbox:
         before = os.listdir("/proc/self/fd")
-        with pytest.raises(ProviderUnavailableError):
+        with pytest.raises(ConfigurationError, match=r"'/run'.*make it readable"):
             await sandbox.snapshot()
         assert os.listdir("/proc/self/fd") == before
+    await removed(provider)
+
+
+async def test_folders_that_only_the_owner_of_an_image_may_read_stay_the_images(
+    provider: LocalProvider, folder: Path
+) -> None:
+    look = ["sh", "-c", "ls -d /root /home/*; ls /root /home/private; cat /etc/new"]
+    async with Session(provider, image=str(folder)) as session:
+        async with session.sandbox() as base:
+            await base.exec(["sh", "-c", "echo new > /etc/new; touch /home/new"], check=True)
+            snapshot = await base.snapshot()
+        root = provider._state.path / "snapshots" / snapshot.id / "root"
+        assert os.listdir(root / "home") == ["new"]
+        async with session.sandbox(snapshot=snapshot) as other:
+            seen = await other.exec(look)
+            assert seen.stdout.split() == ["/home/new", "/home/private", "/root", "/root:", "new"]
+            assert seen.stderr.count("Permission denied") == 2
+            chained = await other.snapshot()
+        root = provider._state.path / "snapshots" / chained.id / "root"
+        assert os.listdir(root / "home") == ["new"]
     await removed(provider)
