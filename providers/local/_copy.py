@@ -28,6 +28,8 @@ class TreeCopy:
 
     target: int
     """A descriptor of the folder to copy to."""
+    state: Path
+    """The state folder, in which it lies."""
     skipped: Collection[str]
     """Absolute paths that are left out."""
     folders: Collection[str]
@@ -125,9 +127,20 @@ class TreeCopy:
         if names is None:
             return iter(())
         for name in () if below is None else {*os.listdir(below)}.difference(names):
-            os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
-            self._count(os.lstat(name, dir_fd=to))
+            self._mark_deleted(name, to)
         return iter(names)
+
+    def _mark_deleted(self, name: str, to: int) -> None:
+        try:
+            os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"the state folder {str(self.state)!r} cannot record that a sandbox has deleted files of its image, "
+                "for example because it lies on an overlay, as a container's own files do: set "
+                "SANDBOXKIT_STATE_DIR to a folder on a volume",
+                provider="local",
+            ) from error
+        self._count(os.lstat(name, dir_fd=to))
 
     def _left_out(self, source: int, path: str, below: int | None, parent: int) -> bool:
         """Remove the copy of a folder if its image has the same, with the same content."""

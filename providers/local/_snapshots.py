@@ -211,6 +211,7 @@ class LocalSnapshots(Provider):
             links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
             copy = TreeCopy(
                 to,
+                self._state.path,
                 skipped={*mounted.difference(folders), *links, *_KEPT_OUT},
                 folders={above for path in (*fixed, *mounted) for above in _above(path)},
                 owner=self._host.owner() if self._host.is_root else None,

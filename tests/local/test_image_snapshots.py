@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -252,3 +253,24 @@ async def test_folders_that_only_the_owner_of_an_image_may_read_stay_the_images(
         root = provider._state.path / "snapshots" / chained.id / "root"
         assert os.listdir(root / "home") == ["new"]
     await removed(provider)
+
+
+async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_with_the_remedy(
+    state: Path, image: str, tmp_path: Path
+) -> None:
+    layers = [tmp_path / name for name in ("lower", "upper", "work")]
+    for path in (state, *layers):
+        path.mkdir(mode=0o700)
+    options = ",".join(f"{path.name}dir={path}" for path in layers)
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", state], check=True)
+    try:
+        provider = LocalProvider()
+        async with Session(provider, image=image) as session, session.sandbox() as sandbox:
+            await sandbox.snapshot()
+            await sandbox.exec(["rm", "/etc/old"], check=True)
+            with pytest.raises(ConfigurationError, match=rf"{state}.*set SANDBOXKIT_STATE_DIR"):
+                await sandbox.snapshot()
+        await removed(provider)
+        await provider.aclose()
+    finally:
+        subprocess.run(["umount", "--lazy", state], check=True)
