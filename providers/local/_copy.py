@@ -22,7 +22,7 @@ _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 class TreeCopy:
     """A copy of folders with modes, owners, times, `user.` attributes, hard links and holes.
 
-    Sockets and devices are left out. Names are opened below descriptors of their folders, so that a program
+    Sockets and devices are left out, and so is what they replaced in an image. Names are opened below descriptors of their folders, so that a program
     that changes the source meanwhile cannot lead the copy elsewhere.
     """
 
@@ -87,6 +87,8 @@ class TreeCopy:
                 if not stat.S_ISDIR(found.st_mode):
                     if below is None or not _is_same(found, name, below):
                         self._file(source, to, name, each, found)
+                        if below is not None and not _has(name, to) and _has(name, below):
+                            self._mark_deleted(name, to)
                     continue
                 if len(pending) == _DEPTH:
                     raise ConfigurationError(
@@ -234,6 +236,14 @@ def _is_same(found: os.stat_result, name: str, below: int) -> bool:
         getattr(image, field) == getattr(found, field)
         for field in ("st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
     )
+
+
+def _has(name: str, folder: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _names(folder: int) -> list[str] | None:

@@ -3,7 +3,9 @@
 import io
 import os
 import shutil
+import stat
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from sandboxkit import (
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
+from tests.local.conftest import launched
 from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -274,3 +277,28 @@ async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_w
         await provider.aclose()
     finally:
         subprocess.run(["umount", "--lazy", state], check=True)
+
+
+def _make_socket(folder: str, name: str, uid: int) -> None:
+    """Make a socket as the sandbox's user: the image has no program for that, and its files no other user."""
+    code = (
+        f"import os; folder = os.open({folder!r}, os.O_RDONLY); os.setegid({uid}); os.seteuid({uid})"
+        f"; os.mknod({name!r}, {stat.S_IFSOCK | 0o600}, dir_fd=folder)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_an_images_file_that_a_socket_replaced_does_not_come_back(
+    provider: LocalProvider, image: str
+) -> None:
+    async with Session(provider, image=image) as session:
+        async with session.sandbox() as base:
+            await base.exec(["rm", "/etc/old"], check=True)
+            (info,) = [info async for info in provider.list({})]
+            init = launched(provider, info.id).init_pid
+            _make_socket(f"/proc/{init}/root/etc", "old", os.stat(f"/proc/{init}").st_uid)
+            snapshot = await base.snapshot()
+        async with session.sandbox(snapshot=snapshot) as other:
+            seen = await other.exec(["ls", "/etc"])
+            assert seen.stdout.split() == ["kept", "passwd", "resolv.conf"]
+    await removed(provider)
