@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
 from sandboxkit.providers.local import _layout
+from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
@@ -93,13 +94,18 @@ def network_arguments(spec: SandboxSpec) -> list[str]:
 
 
 def outer_arguments(
-    spec: SandboxSpec, image: LocalImage, folder: str, disk_mb: int, resolver: int
+    spec: SandboxSpec,
+    image: LocalImage,
+    base: Base | None,
+    folder: str,
+    disk_mb: int,
+    resolver: int,
 ) -> list[str]:
     """Return the options of an outer bubblewrap that sees the host, with a sized tmpfs at `folder`.
 
     The tmpfs holds the upper layer of the image's overlay; bubblewrap's own tmpfs for it has no
     size limit. The upper layer gets common folders that belong to the sandbox's user, because
-    those of the image may belong to somebody else.
+    those of the image may belong to somebody else. Those of a snapshot keep their modes.
     """
     args = ["--unshare-user", "--dev-bind", "/", "/"]
     if not spec.detach:
@@ -109,8 +115,10 @@ def outer_arguments(
     for name in ("", *(each.strip("/") for each in _layout.UPPER_FOLDERS)):
         original = image.root / name
         if original.is_dir() and not original.is_symlink():
-            mode = "1777" if name.endswith("tmp") else "0755"
-            args += ["--perms", mode, "--dir", f"{folder}/upper/{name}".rstrip("/")]
+            mode = 0o1777 if name.endswith("tmp") else 0o755
+            kept = None if base is None else base.folder_mode(f"/{name}")
+            perms = f"{mode if kept is None else kept:04o}"
+            args += ["--perms", perms, "--dir", f"{folder}/upper/{name}".rstrip("/")]
     return [*args, "--file", str(resolver), f"{folder}/upper/etc/resolv.conf"]
 
 

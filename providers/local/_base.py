@@ -84,6 +84,11 @@ class Base:
         """Return whether the snapshot has a regular file at an absolute path."""
         return stat.S_ISREG(self._mode(path))
 
+    def folder_mode(self, path: str) -> int | None:
+        """Return the permissions of a folder at an absolute path; None if the snapshot has none there."""
+        modes = [self._mode(str(each)) for each in (*reversed(Path(path).parents), path)]
+        return stat.S_IMODE(modes[-1]) if all(map(stat.S_ISDIR, modes)) else None
+
     def check(self, args: list[str]) -> None:
         """Refuse the start if bubblewrap's options would make something behind a link of the snapshot.
 

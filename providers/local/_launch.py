@@ -340,7 +340,7 @@ def _start(
             command = under(base.outer(overlay, disk_mb, detach=spec.detach), command)
         if image is not None and overlay is not None:
             files.append(inherit(_readable(_layout.resolver(spec))))
-            outer = _arguments.outer_arguments(spec, image, overlay, disk_mb, files[-1])
+            outer = _arguments.outer_arguments(spec, image, base, overlay, disk_mb, files[-1])
             command = under(outer, command)
         process = subprocess.Popen(
             [*prefix, *command],

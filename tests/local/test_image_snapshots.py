@@ -302,3 +302,23 @@ async def test_an_images_file_that_a_socket_replaced_does_not_come_back(
             seen = await other.exec(["ls", "/etc"])
             assert seen.stdout.split() == ["kept", "passwd", "resolv.conf"]
     await removed(provider)
+
+
+async def test_modes_of_the_images_common_folders_are_kept(
+    provider: LocalProvider, folder: Path
+) -> None:
+    modes = {"/": "555", "/etc": "700", "/home": "500", "/tmp": "1770", "/var": "711"}
+    (folder / "var/tmp").mkdir()
+    async with Session(provider, image=str(folder)) as session:
+        async with session.sandbox() as base:
+            await base.exec(["chmod", "1755", "/var/tmp"], check=True)
+            for path, mode in modes.items():
+                await base.exec(["chmod", mode, path], check=True)
+            snapshot = await base.snapshot()
+        async with session.sandbox(snapshot=snapshot) as other:
+            seen = await other.exec(["ls", "-ld", *modes, "/var/tmp"])
+            assert [line.split()[0] for line in seen.stdout.splitlines()] == [
+                *("dr-xr-xr-x", "drwx------", "dr-x------", "drwxrwx--T"),
+                *("drwx--x--x", "drwxr-xr-t"),
+            ], seen.stdout
+    await removed(provider)
