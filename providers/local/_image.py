@@ -21,9 +21,9 @@ from sandboxkit.errors import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local import _pull
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import BadLayerError, apply_layer
-from sandboxkit.providers.local._state import OwnerProcess
+from sandboxkit.providers.local._state import OwnerProcess, UsedImage
 
-__all__ = ["LocalImage", "find"]
+__all__ = ["LocalImage", "absolute", "find"]
 
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _LARGEST_JSON = 64 << 20
@@ -39,18 +39,38 @@ class LocalImage:
     """A root file system, and the environment variables of its image."""
 
     root: Path
+    reference: str
+    """The absolute path of a folder or archive, or the name of a registry's image."""
     env: Mapping[str, str] = field(default_factory=dict)
     extracted: bool = False
     """Whether the image was extracted to our cache, where it belongs to `HostUser.owner`."""
 
     def version(self) -> str:
-        """Return what changes if the image is extracted anew, or if something directly in its root changes."""
-        with os.scandir(self.root) as entries:
-            found = [(self.root.stat().st_ctime_ns, "")]
-            found += [
-                (entry.stat(follow_symlinks=False).st_ctime_ns, entry.name) for entry in entries
-            ]
+        """Return what changes if the image is extracted anew, or if something directly in its root changes.
+
+        Raises ImageNotFoundError if its files are gone.
+        """
+        try:
+            with os.scandir(self.root) as entries:
+                found = [(self.root.stat().st_ctime_ns, "")]
+                found += [
+                    (entry.stat(follow_symlinks=False).st_ctime_ns, entry.name) for entry in entries
+                ]
+        except OSError as error:
+            raise ImageNotFoundError(
+                f"image={self.reference!r}: its files are gone, or cannot be read: {error}",
+                provider="local",
+            ) from error
         return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:32]
+
+    def used(self) -> UsedImage:
+        """Return what the record of a sandbox with this image has."""
+        return UsedImage(self.reference, str(self.root), self.version())
+
+
+def absolute(image: str) -> str:
+    """Return the name of an image that means the same in every working folder."""
+    return image if _pull.is_remote(image) else str(Path(image).expanduser().resolve())
 
 
 async def find(image: str, host: HostUser) -> LocalImage:
@@ -66,7 +86,7 @@ async def find(image: str, host: HostUser) -> LocalImage:
         path = path.resolve(strict=True)
         if path.is_dir() and not (path / "oci-layout").exists():
             if any((path / name).is_dir() for name in ("usr", "bin")):
-                return LocalImage(path)
+                return LocalImage(path, str(path))
             raise ImageNotFoundError(
                 f"image={image!r} is a folder, but not a root file system: it has neither "
                 f"usr nor bin; {_ACCEPTED}",
@@ -161,7 +181,7 @@ async def _from_registry(image: str, host: HostUser) -> LocalImage:
                     await anyio.to_thread.run_sync(
                         _fill, Path(temporary, "layout"), temporary, target, host
                     )
-    return _kept(target)
+    return _kept(target, image)
 
 
 @asynccontextmanager
@@ -188,7 +208,7 @@ def _extracted(path: Path, host: HostUser) -> LocalImage:
     if not target.exists():
         with _temporary(target.parent) as temporary:
             _fill(path, temporary, target, host)
-    return _kept(target)
+    return _kept(target, str(path))
 
 
 def _place(version: tuple[object, ...], host: HostUser) -> Path:
@@ -215,9 +235,9 @@ def _fill(path: Path, temporary: str, target: Path, host: HostUser) -> None:
         shutil.rmtree(work)
 
 
-def _kept(target: Path) -> LocalImage:
+def _kept(target: Path, reference: str) -> LocalImage:
     env = json.loads((target / "env.json").read_bytes())
-    return LocalImage(target / "root", env, extracted=True)
+    return LocalImage(target / "root", reference, env, extracted=True)
 
 
 def _remove_forgotten(cache: Path) -> None:

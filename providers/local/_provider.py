@@ -35,7 +35,6 @@ from sandboxkit.providers.local import (
     _cgroup,
     _doctor,
     _gvisor,
-    _image,
     _layout,
     _spec,
     _state,
@@ -113,11 +112,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             return await self._create(spec, base)
 
     async def _create(self, spec: SandboxSpec, base: Base | None) -> str:
-        if base is not None:
-            spec = replace(spec, image=base.image)
-        image = None if spec.image is None else await _image.find(spec.image, self._host)
-        if base is not None and image is not None:
-            base.check_image(image)
+        spec, image = await self._on_base(spec, base)
         datasets, volumes = split_mounts(spec.mounts)
         mounts = {point: await self._stored(digest) for point, digest in datasets.items()}
         for ended, groups in tuple(self._remains.items()):
@@ -157,7 +152,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             except SandboxStartError as error:
                 await launched.kill()
                 raise _doctor.start_error(launched.stderr_text() or str(error)) from error
-            self._publish(spec, begun, launched)
+            self._publish(spec, begun, launched, None if image is None else image.used())
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self._forget(sandbox_id)
@@ -188,7 +183,13 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             cpus=spec.cpus,
         )
 
-    def _publish(self, spec: SandboxSpec, begun: _state.SandboxFolder, launched: Launched) -> None:
+    def _publish(
+        self,
+        spec: SandboxSpec,
+        begun: _state.SandboxFolder,
+        launched: Launched,
+        image: _state.UsedImage | None,
+    ) -> None:
         sandbox_id = begun.sandbox_id
         if not launched.find_init():
             raise SandboxStartError(
@@ -223,6 +224,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                 snapshot=spec.snapshot,
                 folders=_layout.kept_folders(spec),
                 isolation=spec.isolation,
+                used_image=image,
             ),
         )
         instance = self._instance(sandbox_id)

@@ -97,11 +97,33 @@ class LocalSnapshots(Provider):
                 sandbox_id=sandbox_id,
             )
         known = StoredSnapshot(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
-        image = None
-        if meta.image is not None:
-            image = await _image.find(meta.image, self._host)
-            known = replace(known, image=meta.image, image_version=image.version())
+        image = self._image_of(meta)
+        if image is not None:
+            known = replace(known, image=image.reference, image_version=image.version())
         return await anyio.to_thread.run_sync(self._take, meta, known, image)
+
+    def _image_of(self, meta: SandboxRecord) -> LocalImage | None:
+        """Return the image on which a sandbox runs, whatever its name means by now.
+
+        Raises ImageNotFoundError if its files are gone, and ConfigurationError if they have changed.
+        """
+        if meta.image is None:
+            return None
+        used = meta.used_image
+        if used is None:
+            raise ConfigurationError(
+                f"sandbox {meta.id!r} was started by an older version of sandboxkit, which did not record its "
+                "image: take the snapshot of a sandbox that this version starts",
+                provider=self.name,
+            )
+        image = LocalImage(Path(used.root), used.reference)
+        if image.version() != used.version:
+            raise ConfigurationError(
+                f"image={used.reference!r} has changed since sandbox {meta.id!r} started: take the snapshot of a "
+                "new sandbox",
+                provider=self.name,
+            )
+        return image
 
     def _take(
         self, meta: SandboxRecord, known: StoredSnapshot, image: LocalImage | None
@@ -293,7 +315,7 @@ class LocalSnapshots(Provider):
                     f"snapshot {spec.snapshot!r} is being removed", provider=self.name
                 )
             folders = known.folders
-            if spec.image not in (None, known.image):
+            if spec.image is not None and _image.absolute(spec.image) != known.image:
                 raise ConfigurationError(
                     f"image={spec.image!r}: snapshot {spec.snapshot!r} was taken of a sandbox with "
                     f"image={known.image!r}; leave image= out",
@@ -315,6 +337,17 @@ class LocalSnapshots(Provider):
                 known.image,
                 known.image_version,
             )
+
+    async def _on_base(
+        self, spec: SandboxSpec, base: Base | None
+    ) -> tuple[SandboxSpec, LocalImage | None]:
+        """Return a spec with the image of its snapshot, and that image."""
+        if base is not None:
+            spec = replace(spec, image=base.image)
+        image = None if spec.image is None else await _image.find(spec.image, self._host)
+        if base is not None and image is not None:
+            base.check_image(image)
+        return spec, image
 
     def _described(self, snapshot_id: str, known: StoredSnapshot) -> SnapshotInfo:
         return SnapshotInfo(

@@ -20,7 +20,15 @@ from sandboxkit.errors import CapacityError, SandboxStartError
 from sandboxkit.provider import state_folder
 from sandboxkit.types import SandboxInfo, SandboxState
 
-__all__ = ["OwnerProcess", "SandboxRecord", "StateDir", "kill", "pinned", "start_time"]
+__all__ = [
+    "OwnerProcess",
+    "SandboxRecord",
+    "StateDir",
+    "UsedImage",
+    "kill",
+    "pinned",
+    "start_time",
+]
 
 _ID = re.compile(r"local-[0-9a-f]{16}")
 _STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-(local-[0-9a-f]{16})")
@@ -67,6 +75,17 @@ def _namespace() -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedImage:
+    """The image of a sandbox as it was at its start; the name alone may mean another one later."""
+
+    reference: str
+    """The absolute path, or the name in a registry."""
+    root: str
+    """The folder with its files."""
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class SandboxRecord:
     """A running sandbox's metadata, as stored in its folder, without environment and secrets."""
 
@@ -91,6 +110,8 @@ class SandboxRecord:
     """The folders that a snapshot of it keeps."""
     paused: bool = False
     isolation: Literal["gvisor"] | None = None
+    used_image: UsedImage | None = None
+    """None without an image, and in records of older versions of this package."""
 
     @property
     def is_here(self) -> bool:
@@ -227,6 +248,8 @@ class StateDir:
             known = {"id": sandbox_id, "tags": {}, "image": None, "user": "", "processes": {}}
             known |= {"created": 0.0, "expires": None}
         known["processes"] = {int(pid): start for pid, start in known["processes"].items()}
+        if (used := known.get("used_image")) is not None:
+            known["used_image"] = UsedImage(**used)
         # Another version of this package may have written other fields.
         return SandboxRecord(**{name: value for name, value in known.items() if name in _FIELDS})
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -321,4 +322,57 @@ async def test_modes_of_the_images_common_folders_are_kept(
                 *("dr-xr-xr-x", "drwx------", "dr-x------", "drwxrwx--T"),
                 *("drwx--x--x", "drwxr-xr-t"),
             ], seen.stdout
+    await removed(provider)
+
+
+async def test_a_relative_name_means_the_same_image_in_another_folder(
+    provider: LocalProvider, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with Session(provider) as session:
+        async with session.sandbox(image="image.tar") as base:
+            monkeypatch.chdir("/")
+            snapshot = await base.snapshot()
+        async with session.sandbox(snapshot=snapshot) as other:
+            assert (await other.status()).image == image
+        monkeypatch.chdir(tmp_path)
+        async with session.sandbox(snapshot=snapshot, image="./image.tar"):
+            pass
+    await removed(provider)
+
+
+async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
+    provider: LocalProvider,
+    image: str,
+    layer: bytes,
+    tmp_path: Path,
+) -> None:
+    async with Session(provider, image=image) as session, session.sandbox() as sandbox:
+        docker_save(Path(image), [layer])  # another image of this name
+        snapshot = await sandbox.snapshot()
+        root = provider._state.path / "snapshots" / snapshot.id / "root"
+        assert not (root / "usr/lib/keep").exists()  # the first image has it
+        with pytest.raises(ConfigurationError, match="has changed since"):
+            await session.sandbox(snapshot=snapshot).start()
+        os.unlink(image)
+        await sandbox.snapshot()
+        shutil.rmtree(tmp_path / "cache")
+        with pytest.raises(ImageNotFoundError, match="its files are gone"):
+            await sandbox.snapshot()
+    await removed(provider)
+
+
+async def test_a_record_without_the_image_and_a_changed_folder_are_refused(
+    provider: LocalProvider, folder: Path
+) -> None:
+    async with Session(provider, image=str(folder)) as session, session.sandbox() as sandbox:
+        record = provider._living(sandbox.id or "")
+        provider._state.update(replace(record, used_image=None))
+        with pytest.raises(ConfigurationError, match="by an older version"):
+            await sandbox.snapshot()
+        provider._state.update(record)
+        await sandbox.snapshot()
+        (folder / "opt").mkdir()
+        with pytest.raises(ConfigurationError, match="has changed since sandbox"):
+            await sandbox.snapshot()
     await removed(provider)
