@@ -26,6 +26,8 @@ from sandboxkit.providers.local._state import OwnerProcess, UsedImage
 __all__ = ["LocalImage", "absolute", "find"]
 
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
+_CHANGING = ("dev", "proc", "run", "sys", "tmp")
+"""Folders of a root whose content changes while it is in use."""
 _LARGEST_JSON = 64 << 20
 _ACCEPTED = (
     "the local provider takes a folder with a root file system, an archive of an image "
@@ -48,13 +50,15 @@ class LocalImage:
     def version(self) -> str:
         """Return what changes if the image is extracted anew, or if something directly in its root changes.
 
-        Raises ImageNotFoundError if its files are gone.
+        Changes of the folders that change anyway, such as /tmp, do not count. Raises ImageNotFoundError if its files are gone.
         """
         try:
             with os.scandir(self.root) as entries:
                 found = [(self.root.stat().st_ctime_ns, "")]
                 found += [
-                    (entry.stat(follow_symlinks=False).st_ctime_ns, entry.name) for entry in entries
+                    (entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
+                    for entry in entries
+                    if entry.name not in _CHANGING
                 ]
         except OSError as error:
             raise ImageNotFoundError(

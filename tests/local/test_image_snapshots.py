@@ -344,7 +344,7 @@ async def test_a_relative_name_means_the_same_image_in_another_folder(
 async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
     provider: LocalProvider,
     image: str,
-    layer: bytes,
+    layer: bytes,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     async with Session(provider, image=image) as session, session.sandbox() as sandbox:
@@ -375,4 +375,22 @@ async def test_a_record_without_the_image_and_a_changed_folder_are_refused(
         (folder / "opt").mkdir()
         with pytest.raises(ConfigurationError, match="has changed since sandbox"):
             await sandbox.snapshot()
+    await removed(provider)
+
+
+async def test_files_in_folders_that_change_anyway_do_not_change_an_image(
+    provider: LocalProvider, folder: Path
+) -> None:
+    changing = [folder / name for name in ("dev", "proc", "run", "sys", "tmp")]
+    for path in changing:
+        path.mkdir(exist_ok=True)
+    async with Session(provider, image=str(folder)) as session:
+        async with session.sandbox() as base:
+            for path in changing:
+                (path / "new").touch()
+            snapshot = await base.snapshot()
+        for path in changing:
+            (path / "new").unlink()
+        async with session.sandbox(snapshot=snapshot):
+            pass
     await removed(provider)
