@@ -27,7 +27,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.providers._gvisor import is_gvisor
-from sandboxkit.providers.local import _image, _layout, _sweep
+from sandboxkit.providers.local import _image, _layout, _spec, _sweep
 from sandboxkit.providers.local._base import Base, made
 from sandboxkit.providers.local._copy import TreeCopy
 from sandboxkit.providers.local._freeze import frozen
@@ -344,6 +344,7 @@ class LocalSnapshots(Provider):
         """Return a spec with the image of its snapshot, and that image."""
         if base is not None:
             spec = replace(spec, image=base.image)
+            _spec.check_mounts(spec)
         image = None if spec.image is None else await _image.find(spec.image, self._host)
         if base is not None and image is not None:
             base.check_image(image)

@@ -5,7 +5,7 @@ from sandboxkit.providers._rules import STRICT, Rule, at_least, at_most, never
 from sandboxkit.providers.local import _cgroup, _doctor, _layout
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["USERS", "check"]
+__all__ = ["USERS", "check", "check_mounts"]
 
 USERS = {
     None: "sandbox",
@@ -32,6 +32,12 @@ def _covered(spec: SandboxSpec) -> list[str]:
     return [point for point in spec.mounts if _layout.host_folder(point)]
 
 
+_MOUNTS = Rule(
+    "mounts",
+    "without an image these folders are this machine's own and read-only; use one such as '/data'",
+    lambda spec: bool(_covered(spec)),
+    lambda spec: ", ".join(_covered(spec)),
+)
 RULES = (
     *never({"gpu": "the local provider has no GPUs"}),
     Rule(
@@ -64,12 +70,6 @@ RULES = (
         "it needs a lifetime: nothing else would end the sandbox",
         lambda spec: spec.detach and spec.lifetime is None,
     ),
-    Rule(
-        "mounts",
-        "without an image these folders are this machine's own and read-only; use one such as '/data'",
-        lambda spec: bool(_covered(spec)),
-        lambda spec: ", ".join(_covered(spec)),
-    ),
     _needs("memory", "memory_mb"),
     _needs("pids", "pids"),
     _needs("cpu", "cpus"),
@@ -79,3 +79,13 @@ RULES = (
 def check(spec: SandboxSpec) -> None:
     """See `Provider.check`."""
     _rules.check(spec, RULES, provider="local")
+    if spec.snapshot is None:
+        check_mounts(spec)
+
+
+def check_mounts(spec: SandboxSpec) -> None:
+    """Raise ConfigurationError for mounts that the sandbox's image, or the lack of one, forbids.
+
+    The image of a spec with a snapshot is known only once the snapshot has been read.
+    """
+    _rules.check(spec, (_MOUNTS,), provider="local")

@@ -15,6 +15,7 @@ import pytest
 from sandboxkit import (
     CapacityError,
     ConfigurationError,
+    Dataset,
     Image,
     ImageNotFoundError,
     Sandbox,
@@ -393,4 +394,21 @@ async def test_files_in_folders_that_change_anyway_do_not_change_an_image(
             (path / "new").unlink()
         async with session.sandbox(snapshot=snapshot):
             pass
+    await removed(provider)
+
+
+async def test_mounts_are_checked_against_the_image_of_the_snapshot(
+    provider: LocalProvider, image: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/file").touch()
+    mounts = {"/usr/share/data": Dataset(tmp_path / "data")}
+    async with Session(provider) as session:
+        async with session.sandbox(image=image) as base, session.sandbox() as plain:
+            snapshot, without = await base.snapshot(), await plain.snapshot()
+        async with session.sandbox(snapshot=snapshot, mounts=mounts) as other:
+            assert (await other.exec(["ls", "/usr/share/data"])).stdout == "file\n"
+        with pytest.raises(ConfigurationError, match=r"mounts='/usr/share/data': without an image"):
+            await session.sandbox(snapshot=without, mounts=mounts).start()
+    shutil.rmtree(provider._state.path / "datasets")
     await removed(provider)
