@@ -22,8 +22,9 @@ _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 class TreeCopy:
     """A copy of folders with modes, owners, times, `user.` attributes, hard links and holes.
 
-    Sockets and devices are left out, and so is what they replaced in an image. Names are opened below descriptors of their folders, so that a program
-    that changes the source meanwhile cannot lead the copy elsewhere.
+    Sockets and devices are left out; an image's file that one of them replaced counts as deleted. Names are
+    opened below descriptors of their folders, so that a program that changes the source meanwhile cannot
+    lead the copy elsewhere.
     """
 
     target: int
