@@ -103,7 +103,7 @@ test-alone: $(VENV)/.training
 		$(filter-out $(CORPORA) $(RESET)/% $(NEIGHBOURS)/% $(MUTANTS),$(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort))
 
 nightly:
-	$(MAKE) --keep-going CHOSEN= test $(PARTS) soak-cluster
+	SANDBOXKIT_HYPOTHESIS_PROFILE=random $(MAKE) --keep-going CHOSEN= test $(PARTS) soak-cluster
 
 # The hosted vendors against their emulators, and what `make test` leaves out of their contract and a service's.
 test-vendors: $(VENV)/.training

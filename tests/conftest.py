@@ -48,15 +48,15 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-# A busy machine is no failure, and each run has the same examples: whoever lands something else is not the
-# one to meet a new one. `--hypothesis-profile random` looks for new ones. The frameworks' own environments
-# have no hypothesis.
+# No example fails because a busy machine is slow. Each run has the same examples, so that a change is not
+# refused for an example that has nothing to do with it; `make nightly` draws new ones. The frameworks' own
+# environments have no hypothesis.
 with contextlib.suppress(ModuleNotFoundError):
     from hypothesis import HealthCheck, settings
 
     settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("same", settings.get_profile("random"), derandomize=True)
-    settings.load_profile("same")
+    settings.load_profile(os.environ.get("SANDBOXKIT_HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +89,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
-    """What is still there in the end; of what appears later than _SETTLED, nothing is of this process."""
+    """Return what is still there in the end, without what first appeared later than _SETTLED seconds."""
     start = time.monotonic()
     left = survey(run, temporary) - before
     while left and time.monotonic() < start + _SECONDS:
@@ -103,7 +103,7 @@ def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
 
 
 def _which(line: str) -> str:
-    """A line of the survey without a process's command and a container's status, which change."""
+    """Return a line of the survey without a process's command and a container's status, which change."""
     return line if line.startswith("temporary") else " ".join(line.split(" ", 2)[:2])
 
 

@@ -34,7 +34,7 @@ class FilesProvider(Provider):
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Return the result of one request, as within `_call`, at less cost."""
+        """Return the result of one request, with the same translation of errors as `_call`."""
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
         return await self._ask(sandbox_id, path, requests.read_file, path, max_bytes)

@@ -82,7 +82,7 @@ def groups(makers: list[str]) -> list[str]:
 
 
 def mounts(own: Path) -> set[str]:
-    """What is mounted on the host; other people's containers, and folders of other tests, aside."""
+    """Return the host's mounts, except those of other programs' containers and of other tests' folders."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     others = ("docker", "sbk-", "pytest-of-")
     return {line for line in lines if str(own) in line or not any(each in line for each in others)}
