@@ -60,11 +60,7 @@ def arguments(
     args.append("--clearenv")
     for name, value in (env | dict(image.env if image else {})).items():
         args += ["--setenv", name, value]
-    args += root.args
-    for (path, _), descriptor in zip(root.files, files, strict=True):
-        args += ["--perms", "0644", "--file", str(descriptor), path]
-    args += ["--ro-bind", agent, _layout.AGENT]
-    args += root.after
+    args += root.options(files, ["--ro-bind", agent, _layout.AGENT])
     if held is not None:
         # Passed as the status descriptor, the only one that bubblewrap keeps open. Nobody reads it.
         args += ["--json-status-fd", str(held)]
@@ -112,14 +108,14 @@ def outer_arguments(
         args.append("--die-with-parent")
     args += ["--size", str(disk_mb << 20), "--perms", "0755", "--tmpfs", folder]
     args += ["--perms", "0755", "--dir", f"{folder}/work"]
-    for name in ("", *(each.strip("/") for each in _layout.UPPER_FOLDERS)):
-        original = image.root / name
-        if original.is_dir() and not original.is_symlink():
+    points = _layout.mount_points(image, None)
+    for name in ("/", *_layout.UPPER_FOLDERS):
+        if points.is_folder(name):
             mode = 0o1777 if name.endswith("tmp") else 0o755
-            kept = None if base is None else base.folder_mode(f"/{name}")
+            kept = None if base is None else base.folder_mode(name)
             perms = f"{mode if kept is None else kept:04o}"
-            args += ["--perms", perms, "--dir", f"{folder}/upper/{name}".rstrip("/")]
-    return [*args, "--file", str(resolver), f"{folder}/upper/etc/resolv.conf"]
+            args += ["--perms", perms, "--dir", f"{folder}/upper{name}".rstrip("/")]
+    return [*args, "--file", str(resolver), f"{folder}/upper{points.resolve('/etc')}/resolv.conf"]
 
 
 def agent_command(spec: SandboxSpec, listener: int, open_files: int) -> list[str]:

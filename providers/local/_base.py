@@ -5,17 +5,11 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxkit.errors import ConfigurationError, SandboxStartError
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.local._id_map import mount_tmpfs
 from sandboxkit.providers.local._image import LocalImage
 
 __all__ = ["Base"]
-
-_OPTIONS = {
-    **dict.fromkeys(("--dir", "--tmpfs", "--proc", "--dev", "--mqueue"), 1),
-    **dict.fromkeys(("--bind", "--ro-bind", "--symlink", "--file"), 2),
-}
-"""Options of bubblewrap that make something, with the number of their values; the last is the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +83,6 @@ class Base:
         modes = [self._mode(str(each)) for each in (*reversed(Path(path).parents), path)]
         return stat.S_IMODE(modes[-1]) if all(map(stat.S_ISDIR, modes)) else None
 
-    def check(self, args: list[str]) -> None:
-        """Refuse the start if bubblewrap's options would make something behind a link of the snapshot.
-
-        Raises SandboxStartError, which names the link.
-        """
-        for path in made(args):
-            parts = path.strip("/").split("/")
-            for count in range(1, len(parts) + 1):
-                above = "/" + "/".join(parts[:count])
-                mode = self._mode(above)
-                last = count == len(parts)
-                if mode and not (stat.S_ISDIR(mode) or (last and stat.S_ISREG(mode))):
-                    raise SandboxStartError(
-                        f"snapshot {self.id!r} has something else at {above!r} where the sandbox needs a "
-                        "folder: leave out the mount there, or take the snapshot without it",
-                        provider="local",
-                    )
-                if not stat.S_ISDIR(mode):
-                    break
-
     def _mode(self, path: str) -> int:
         """Return the mode of what the snapshot has at a path whose parents are folders; 0 if nothing."""
         try:
@@ -119,14 +93,3 @@ class Base:
 
     def _place(self, upper: str, folder: str) -> str:
         return f"{upper}/{self.folders.index(folder)}"
-
-
-def made(args: list[str]) -> list[str]:
-    """Return the paths in the sandbox at which bubblewrap's options make something."""
-    found = []
-    for at, option in enumerate(args):
-        if option in _OPTIONS:
-            path = args[at + _OPTIONS[option]]
-            if path.startswith("/"):
-                found.append(path)
-    return found

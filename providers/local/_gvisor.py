@@ -79,12 +79,10 @@ def arguments(
     if not spec.detach:
         args.append("--die-with-parent")
     # Of the user namespace: gVisor mounts its root, and drops them before it runs a program.
-    args += ["--cap-add", "ALL", "--clearenv", *root.args]
-    for (path, _), descriptor in zip(root.files, files[:-1], strict=True):
-        args += ["--perms", "0644", "--file", str(descriptor), path]
-    args += ["--ro-bind", agent, _layout.AGENT]
-    args += ["--size", str(1 << 20), "--perms", "0700", "--tmpfs", SOCKET_FOLDER]
-    args += ["--ro-bind", runsc, _RUNSC, "--file", str(files[-1]), _CONFIG, *root.after]
+    own = ["--ro-bind", agent, _layout.AGENT]
+    own += ["--size", str(1 << 20), "--perms", "0700", "--tmpfs", SOCKET_FOLDER]
+    own += ["--ro-bind", runsc, _RUNSC, "--file", str(files[-1]), _CONFIG]
+    args += ["--cap-add", "ALL", "--clearenv", *root.options(files[:-1], own)]
     if held is not None:
         args += ["--json-status-fd", str(held)]
     return [*args, "--chdir", "/", "--info-fd", str(info)]

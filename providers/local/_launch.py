@@ -201,7 +201,7 @@ class _Start:
     connection: socket.socket
     info: int
     errors: int
-    arguments: list[tuple[socket.socket, list[str]]]
+    arguments: list[tuple[socket.socket, bytes]]
     lent: LeasedUid | None
     namespace: int | None
     """A mount namespace in which the image belongs to the lent uid."""
@@ -209,7 +209,7 @@ class _Start:
     def proceed(self) -> None:
         """Send the arguments, unless sent before. They always fit in the socket's buffer."""
         for ours, options in self.arguments:
-            ours.sendall(b"".join(option.encode() + b"\0" for option in options))
+            ours.sendall(options)
         self.close()
 
     def close(self) -> None:
@@ -322,13 +322,13 @@ def _start(
             inside = _arguments.agent_command(spec, listener.fileno(), open_files)
         if held is not None:
             passed.append(held)
-        arguments: list[tuple[socket.socket, list[str]]] = []
+        arguments: list[tuple[socket.socket, bytes]] = []
 
         def under(options: list[str], command: list[str]) -> list[str]:
             """Return the command line of a bubblewrap that runs `command` with these options."""
             sender, reader = pair()
             passed.append(reader.fileno())
-            arguments.append((sender, options))
+            arguments.append((sender, _joined(options)))
             mark = ["--setenv", MARK, begun.sandbox_id]  # --clearenv removes it again
             return [program, *mark, "--args", str(reader.fileno()), "--", *command]
 
@@ -354,6 +354,27 @@ def _start(
         )
         kept.pop_all()
     return _Start(process, ours, info, errors, arguments, lent, namespace)
+
+
+def _joined(options: list[str]) -> bytes:
+    """Return options as bubblewrap reads them, each followed by NUL.
+
+    Raises SandboxStartError for one with NUL, whose rest would be an option of its own.
+    """
+    for option in options:
+        if "\0" in option:
+            raise SandboxStartError(
+                f"{option[:100]!r} has a NUL character, and cannot be given to the sandbox: remove it, for example from "
+                "the variables of the image",
+                provider="local",
+            )
+    try:
+        return "".join(f"{option}\0" for option in options).encode()
+    except UnicodeEncodeError as error:
+        raise SandboxStartError(
+            f"{error.object[error.start :][:100]!r} is no text that UTF-8 can have, and cannot be given to the sandbox",
+            provider="local",
+        ) from error
 
 
 def _listener(folder: Path) -> socket.socket:

@@ -4,7 +4,7 @@ import glob
 import os
 import posixpath
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
 from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._image import LocalImage
+from sandboxkit.providers.local._mount_points import MountPoints
 from sandboxkit.types import SandboxSpec
 
 __all__ = [
@@ -61,6 +62,19 @@ class Layout:
     """Host paths that are bind-mounted; the user that starts the sandbox must be able to reach them."""
     after: list[str] = field(default_factory=list)
     """Arguments that follow the files, such as those that make the root read-only."""
+    points: MountPoints = field(default_factory=MountPoints)
+    """Resolves mount points within the files of the image and the snapshot."""
+
+    def options(self, files: Sequence[int], own: Sequence[str]) -> list[str]:
+        """Return all arguments; `files` are descriptors of the files' content, `own` adds what the agent needs.
+
+        Raises SandboxStartError if the image or snapshot has a link or a file in the place of a mount point.
+        """
+        args = [*self.args]
+        for (path, _), descriptor in zip(self.files, files, strict=True):
+            args += ["--perms", "0644", "--file", str(descriptor), path]
+        args += own
+        return [*self.points.placed(args), *self.after]
 
     def bind(self, source: str, target: str | None = None) -> None:
         """Bind-mount a host path read-only, by default at the same path."""
@@ -247,6 +261,14 @@ def layout(
         root.args += ["--bind", source, target]
         root.sources.append(source)
     if base is not None:
-        base.check([*root.args, *(word for path, _ in root.files for word in ("--file", "", path))])
         root.sources.append(str(base.store))
+    root.points = mount_points(image, base)
     return root
+
+
+def mount_points(image: LocalImage | None, base: Base | None) -> MountPoints:
+    """Return how to resolve mount points in a sandbox with an image, a snapshot, both or neither."""
+    layers = [base.root] if base is not None else []
+    if image is not None:
+        return MountPoints([*layers, image.root], f"image={image.reference!r}", follow=True)
+    return MountPoints(layers, f"snapshot {base.id!r}" if base is not None else "")

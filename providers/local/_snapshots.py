@@ -28,11 +28,12 @@ from sandboxkit.errors import (
 from sandboxkit.provider import Provider
 from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _image, _layout, _spec, _sweep
-from sandboxkit.providers.local._base import Base, made
+from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._copy import TreeCopy
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
+from sandboxkit.providers.local._mount_points import made
 from sandboxkit.providers.local._snapshot_store import (
     LIMIT_VARIABLE,
     META,
