@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
 
-PROGRAMS = ("sh", "cat", "id", "touch", "rm", "ls", "head", "mv", "chmod")
+PROGRAMS = ("sh", "cat", "id", "touch", "rm", "ls", "head", "mv", "chmod", "ln")
 
 
 @pytest.fixture(scope="session")
@@ -69,8 +69,10 @@ def _tar(files: dict[str, bytes]) -> bytes:
     return content.getvalue()
 
 
-def docker_save(path: Path, layers: list[bytes]) -> Path:
-    config = {"config": {"Env": ["PATH=/usr/bin", "FROM_IMAGE=yes"]}}
+def docker_save(
+    path: Path, layers: list[bytes], env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes")
+) -> Path:
+    config = {"config": {"Env": [*env]}}
     names = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = [{"Config": "config.json", "RepoTags": ["t:1"], "Layers": names}]
     files = {"config.json": json.dumps(config).encode(), **dict(zip(names, layers, strict=True))}
