@@ -141,7 +141,7 @@ class FusionRequest(BaseModel):
 
 
 class SandboxRequest(_Strict):
-    """The options of a new sandbox."""
+    """The options of a new sandbox, as far as the service's operator allows them."""
 
     image: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
@@ -171,7 +171,7 @@ class SandboxRequest(_Strict):
         default=None,
         max_length=64,
         description="Identifies this creation, so that it can be undone. With a key, a lifetime above the "
-        "maximum is refused instead of reduced, and reserved tags are accepted.",
+        "maximum is refused instead of reduced.",
     )
 
 

@@ -4,14 +4,14 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from sandboxkit import SandboxError, Session
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
-from sandboxkit.integrations.serve import _source
+from sandboxkit.integrations.serve import _allowance, _source
 from sandboxkit.integrations.serve._admission import Admission
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._grading import GradingQueue
@@ -50,7 +50,7 @@ class Replica:
         self._session = grading_session(
             config.grader, config.provider, pool=config.pool, tags=config.tags
         )
-        self._lent = Session(config.provider, tags=config.tags)
+        self._lent = Session(config.provider, **{**config.options, "tags": config.tags})
         self._grading = GradingQueue(self._session, config.grader)
         self.sandboxes = ClientSandboxes(self._lent, config)
         self._tending = asyncio.create_task(self.sandboxes.tend())
@@ -81,8 +81,10 @@ class Replica:
     def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
         """Start grading, or return the job of an equal request with the same `key`.
 
-        Raises BusyError, and ConfigurationError if the key was used with another request.
+        Raises BusyError, and ConfigurationError if the key was used with another request, or for a memory
+        limit beyond the service's.
         """
+        self._check_memory(body.task.get("memory_limit_mb"))
         units = len(body.submissions)
         return self._job(self._grades, client, key, body, lambda: self._graded(client, body), units)
 
@@ -95,8 +97,9 @@ class Replica:
         """Start a program, or return the job of an equal request with the same `key`.
 
         Raises BusyError, and ConfigurationError for an unknown language, for a timeout that is not below
-        the service's deadline, and if the key was used with another request.
+        the service's deadline, for memory beyond the service's, and if the key was used with another request.
         """
+        self._check_memory(body.memory_mb)
         _source.check(body, self._config.deadline)
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
 
@@ -104,6 +107,9 @@ class Replica:
         """Start a command in a client's sandbox. Raises BusyError."""
         begin = functools.partial(self.sandboxes.exec, client, sandbox_id, body)
         return self._job(Jobs(lambda _: False), client, None, body, begin)
+
+    def _check_memory(self, megabytes: Any) -> None:  # Any: JSON, which a grader checks
+        _allowance.check(self._config, {"memory_mb": megabytes}, self._session.provider_name)
 
     def _job(
         self,

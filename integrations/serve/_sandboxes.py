@@ -27,6 +27,7 @@ from sandboxkit import (
     SandboxNotFoundError,
     Session,
 )
+from sandboxkit.integrations.serve import _allowance
 from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._lent_tags import CLIENT, pack, unpack
@@ -105,7 +106,8 @@ class ClientSandboxes:
 
         Raises BusyError if the replica has reached its limit of sandboxes, or the client its quota. For a
         request with a key, raises ConfigurationError if the key is in use, if the lifetime is longer than
-        the service's, or if the backend's sandboxes have no agent.
+        the service's, or if the backend's sandboxes have no agent; for any request, for what the operator
+        has not allowed.
         """
         key = (client.name, wanted.key or "")
         if not wanted.key:
@@ -135,6 +137,8 @@ class ClientSandboxes:
         return ""
 
     async def _create(self, client: Token, wanted: SandboxRequest) -> str:
+        _allowance.check(self._config, wanted.model_dump(), self._session.provider_name)
+        tags = pack(wanted.tags)
         if self._full(client):
             await self._forget_ended()
         if reason := self._full(client):
@@ -144,9 +148,8 @@ class ClientSandboxes:
             self._check_lifetime(lifetime)
             self._check_link()
         lifetime = min(lifetime, self._config.lifetime)
-        tags = pack(wanted.tags) if wanted.key else wanted.tags
-        given: dict[str, Any] = {**self._config.options}  # Any: the session's options
-        given |= wanted.model_dump(exclude_defaults=True, exclude={"owned", "key"})
+        # Any: the client's options
+        given: dict[str, Any] = wanted.model_dump(exclude_defaults=True, exclude={"owned", "key"})
         given |= {"lifetime": lifetime, "tags": {**tags, CLIENT: client.name}}
         self._starting[client.name] += 1
         try:
@@ -306,7 +309,8 @@ def _described(info: SandboxInfo) -> dict[str, Any]:
         "id": info.id,
         "state": info.state,
         "tags": unpack(info.tags),
-        "image": info.image,
+        # A folder of this machine has a name that clients need not know.
+        "image": info.image if info.image and not info.image.startswith("/") else None,
         "created_at": info.created_at,
         "expires_at": info.expires_at,
     }

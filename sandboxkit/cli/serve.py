@@ -15,6 +15,9 @@ slime's --rm-url.
 how many submissions and programs of that client may run or wait. Without tokens
 the service listens on this machine's loopback only.
 
+Clients may name only what --allow-... lists, and limits up to --max-...; what
+they leave out is the backend's own, or that of --max-....
+
 SIGTERM ends it: requests in progress may finish within --drain.
 
 example:
@@ -22,6 +25,19 @@ example:
   curl -H 'Authorization: Bearer SECRET' http://HOST:8080/v1/run \\
     -H 'Content-Type: application/json' -d '{"code": "print(6 * 7)"}'
 """
+
+_ALLOWED = {
+    "image": "an image that clients may name, or a pattern such as 'python:*'; repeatable",
+    "network": "internet: clients may name it; on local it has this machine's loopback",
+    "user": "a user that clients may name, such as root; repeatable",
+    "gpu": "GPUs that clients may name, such as 1; repeatable",
+}
+_LIMITS = {
+    "memory_mb": "the most memory of a client's sandbox or program, in MiB (2048)",
+    "cpus": "the most processors of a client's sandbox (2)",
+    "disk_mb": "the most MiB that a client's sandbox may write (1024)",
+    "pids": "the most processes of a client's sandbox (256)",
+}
 
 
 def add(verbs: _options.Verbs) -> None:
@@ -75,6 +91,19 @@ def add(verbs: _options.Verbs) -> None:
         default=[],
         help="a tag for all sandboxes; repeatable",
     )
+    for name, text in _ALLOWED.items():
+        parser.add_argument(
+            f"--allow-{name}", metavar=name.upper(), action="append", default=[], help=text
+        )
+    for name, text in _LIMITS.items():
+        flag = f"--max-{name.replace('_', '-')}"
+        number = float if name == "cpus" else int
+        parser.add_argument(flag, dest=name, metavar="N", type=number, help=text)
+    parser.add_argument(
+        "--profile",
+        choices=["strict"],
+        help="no client's sandbox has a root user or a writable root",
+    )
     parser.set_defaults(verb=main)
 
 
@@ -82,6 +111,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the verb."""
     # Imported by name and lazily: the command line must work without the integrations.
     service = importlib.import_module("sandboxkit.integrations.serve")
+    limits = {name: getattr(args, name) for name in (*_LIMITS, "profile")}
     config = service.ServiceConfig(
         provider=args.provider,
         tokens=service.read_tokens(args.tokens) if args.tokens else (),
@@ -92,6 +122,8 @@ def main(args: argparse.Namespace) -> int:
         deadline=args.deadline,
         drain=args.drain,
         tags=("sandboxkit-serve", *args.tag),
+        options={name: value for name, value in limits.items() if value is not None},
+        **{f"allow_{name}": tuple(getattr(args, f"allow_{name}")) for name in _ALLOWED},
     )
     service.serve(config, host=args.host, port=args.port)
     return 0

@@ -22,7 +22,9 @@ def _service(request: pytest.FixtureRequest) -> Iterator[None]:
     assert request.cls is not None
     if request.cls.backend == "docker":
         require_docker()
-    with service(request.cls.backend) as running, pytest.MonkeyPatch.context() as patch:
+    image = getattr(request.cls, "image", None)
+    listed = ["--allow-image", image] if image else []
+    with service(request.cls.backend, *listed) as running, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SANDBOXKIT_SERVICE_URL", running.url)
         VendorHooks.vendor = running.process.pid, running.url
         yield

@@ -1,0 +1,422 @@
+"""Hostile clients of `sandboxkit serve`, which lends them sandboxes of the machine that it runs on."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from sandboxkit import ConfigurationError, Operation, Sandbox, Session
+from sandboxkit.providers.service import ServiceProvider
+from sandboxkit.testing.conformance._base import DEADLINE, token
+from tests.docker_here import TEST_IMAGE, require_docker
+from tests.service_here import service
+
+ALICE, BOB = "a" * 20, "b" * 20
+SECRET = "another client's token"
+REFUSED = (403, 422)
+
+Ask = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the server that could serve as a root, with a secret in it."""
+    folder = tmp_path_factory.mktemp("server")
+    for name in ("bin", "usr"):
+        (folder / name).mkdir()
+    (folder / "tokens").write_text(SECRET)
+    return folder
+
+
+def _asking(url: str, secret: str) -> Ask:
+    def ask(method: str, path: str, body: object = None) -> tuple[int, str]:
+        parts = urlsplit(url)
+        assert parts.hostname
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        with contextlib.closing(
+            http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE)
+        ) as connection:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+
+    return ask
+
+
+@contextlib.contextmanager
+def _served(folder: Path, *arguments: str, provider: str = "local") -> Iterator[str]:
+    tokens = folder / "clients"
+    tokens.write_text(f"alice-{token()} {ALICE}\nbob-{token()} {BOB}\n")
+    with service(provider, "--tokens", str(tokens), *arguments) as running:
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service whose operator has listed nothing."""
+    with _served(tmp_path_factory.mktemp("closed"), "--tag", "operator:mine") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def alice(url: str) -> Ask:
+    return _asking(url, ALICE)
+
+
+@pytest.fixture(scope="module")
+def bob(url: str) -> Ask:
+    return _asking(url, BOB)
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Ask]:
+    """A client of a service whose operator has listed something."""
+    allowed = [
+        *("--allow-image", "docker://python:*", "--allow-image", "*", "--allow-image", "/tmp/*"),
+        *("--allow-image", str(root / "listed"), "--allow-network", "internet"),
+        *("--allow-user", "root", "--max-memory-mb", "96", "--max-pids", "40"),
+    ]
+    (root / "listed" / "bin").mkdir(parents=True)
+    with _served(tmp_path_factory.mktemp("open"), *allowed) as url:
+        yield _asking(url, ALICE)
+
+
+def _refused(answer: tuple[int, str], *words: str) -> None:
+    """Check that a request was refused with a message that has all of the words."""
+    status, text = answer
+    assert status in REFUSED, answer
+    assert all(word in text for word in words), answer
+
+
+IMAGES = [
+    "{root}",
+    "{root}/../{name}",
+    "{root}/tokens",
+    "~",
+    "~root",
+    ".",
+    "..",
+    "./",
+    "../../../../",
+    "/",
+    "/proc/self/root",
+    "/proc/self/cwd",
+    "docker://python:3.11-slim",
+    "docker:///etc",
+    "docker://../../etc",
+    "python:3.12",
+    "sandboxkit",
+    "oci:/etc",
+    "docker-archive:/etc/passwd",
+    "file:///etc",
+    "\\\\server\\share",
+    "a\x00/etc",
+    "a\n/etc",
+    "",
+]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_no_image_is_lent_unless_the_operator_lists_it(alice: Ask, root: Path, image: str) -> None:
+    image = image.format(root=root, name=root.name)
+    _refused(alice("POST", "/v1/sandboxes", {"image": image}), "image=", "--allow-image")
+
+
+@pytest.mark.parametrize("image", [each for each in IMAGES if not each.startswith("docker://py")])
+def test_a_pattern_never_matches_a_path(listing: Ask, root: Path, image: str) -> None:
+    image = image.format(root=root, name=root.name)
+    _refused(listing("POST", "/v1/sandboxes", {"image": image}), "image=", "--allow-image")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "docker://python:5000/evil",  # a registry that is called python
+        "docker://python:3/../../etc",
+        "docker://python:3..",
+        "docker://evil.example/python:3",
+        "docker://PYTHON:3",
+        "docker://python:*/etc",
+        "DOCKER://python:3",
+        "/tmp/*",
+        "/tmp/x",
+        "*",
+        "{root}",
+        "{root}/listed/",
+        "{root}/listed/../tokens",
+        "{root}/./listed",
+    ],
+)
+def test_an_image_beside_the_listed_ones_is_refused(listing: Ask, root: Path, image: str) -> None:
+    image = image.format(root=root)
+    _refused(listing("POST", "/v1/sandboxes", {"image": image}), "image=", "--allow-image")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "remedy"),
+    [
+        ("network", "internet", "--allow-network"),
+        ("user", "root", "--allow-user"),
+        ("user", "0", "--allow-user"),
+        ("user", "sandbox", "--allow-user"),
+        ("gpu", "all", "--allow-gpu"),
+        ("memory_mb", 1 << 20, "--max-memory-mb"),
+        ("cpus", 1000, "--max-cpus"),
+        ("disk_mb", 1 << 20, "--max-disk-mb"),
+        ("pids", 1 << 20, "--max-pids"),
+    ],
+)
+def test_an_option_beyond_what_the_operator_allows_is_refused(
+    alice: Ask, field: str, value: object, remedy: str
+) -> None:
+    _refused(alice("POST", "/v1/sandboxes", {field: value}), f"{field}={value!r}", remedy)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"mounts": {"/data": "volume:another-client-s"}},
+        {"snapshot": "snapshot-0123456789abcdef"},
+        {"isolation": None},
+        {"public_ports": [80]},
+        {"reuse": "reset"},
+        {"interpreter": {"program": "sh"}},
+        {"start_timeout": 1e9},
+        {"egress": {"allow": ["*"]}},
+        {"network": "host"},
+        {"network": {"allow": ["*"]}},
+        {"network": ["*"]},
+        {"profile": "none"},
+        {"provider": "docker"},
+        {"counted": False},
+        {"lifetime": -1},
+        {"owner": "bob"},
+    ],
+    ids=lambda wanted: next(iter(wanted)),
+)
+def test_an_option_that_no_client_has_is_refused(alice: Ask, wanted: dict[str, Any]) -> None:
+    _refused(alice("POST", "/v1/sandboxes", wanted), next(iter(wanted)))
+
+
+@pytest.mark.parametrize("wanted", [{"image": "{root}"}, {"network": "internet"}, {"user": "root"}])
+def test_a_creation_with_a_key_has_no_more_rights(
+    alice: Ask, root: Path, wanted: dict[str, str]
+) -> None:
+    wanted = {name: value.format(root=root) for name, value in wanted.items()}
+    wanted |= {"key": token(), "owned": True}
+    _refused(alice("POST", "/v1/sandboxes", wanted), "--allow-")
+    assert alice("DELETE", f"/v1/sandboxes/creations/{wanted['key']}")[1] == '{"id":""}'
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/run", {"code": "1", "memory_mb": 1 << 20}),
+        ("/v1/run", {"code": "int main(){}", "language": "c", "memory_mb": 1 << 20}),
+        ("/run_code", {"code": "1", "language": "python", "memory_limit_MB": 1 << 20}),
+        ("/v1/grade", {"task": {"memory_limit_mb": 1 << 20}, "submissions": ["1"]}),
+        ("/v1/score", {"label": {"memory_limit_mb": 1 << 20}, "response": "1"}),
+        ("/slime", {"label": '{"memory_limit_mb": 1048576}', "response": "1"}),
+    ],
+)
+def test_a_program_gets_no_more_memory_than_the_operator_allows(
+    alice: Ask, path: str, body: dict[str, Any]
+) -> None:
+    _refused(alice("POST", path, body), "memory_mb=1048576", "--max-memory-mb")
+
+
+@pytest.mark.parametrize("field", ["image", "network", "user", "profile", "env", "mounts"])
+def test_a_program_names_no_option_of_its_sandbox(alice: Ask, field: str) -> None:
+    _refused(alice("POST", "/v1/run", {"code": "1", field: "internet"}), field)
+
+
+@pytest.mark.parametrize("field", ["image", "docker_image", "network", "user", "env"])
+def test_a_task_chooses_no_option_of_the_sandbox(alice: Ask, root: Path, field: str) -> None:
+    code = "import os, socket\ndef f(): return os.getuid() == 0 or os.path.exists('/tokens')"
+    task = {"test_list": ["assert f() == False"], field: str(root)}
+    status, text = alice("POST", "/v1/grade", {"task": task, "submissions": [code]})
+    assert status in REFUSED or json.loads(text)["outcome"] == "passed", text
+
+
+def _sandbox(ask: Ask, **wanted: object) -> str:
+    status, text = ask("POST", "/v1/sandboxes", wanted)
+    assert status == 201, text
+    return f"/v1/sandboxes/{json.loads(text)['id']}"
+
+
+def _run(ask: Ask, path: str, *argv: str) -> str:
+    status, text = ask("POST", f"{path}/exec", {"argv": argv})
+    assert status == 200, text
+    return str(json.loads(text)["stdout"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("GET", "/files?path=/etc/passwd", None),
+        ("PUT", "/files?path=/workspace/a", ""),
+        ("POST", "/exec", {"argv": ["true"]}),
+        ("POST", "/renew", {"lifetime": 1}),
+        ("GET", "/end", None),
+        ("GET", "/usage", None),
+        ("GET", "/link?owner=true", None),
+    ],
+)
+def test_another_client_s_id_is_no_id(
+    alice: Ask, bob: Ask, method: str, path: str, body: object
+) -> None:
+    mine = _sandbox(alice)
+    assert bob(method, mine + path, body)[0] == 404
+    assert _run(alice, mine, "echo", "here") == "here\n"
+    alice("DELETE", mine)
+
+
+def test_a_sandbox_of_the_server_s_own_is_no_client_s(alice: Ask) -> None:
+    with Session("local", tags="operator:mine") as session:
+        sandbox = session.sandbox().start().result(DEADLINE)
+        assert alice("GET", f"/v1/sandboxes/{sandbox.id}")[0] == 404
+        assert alice("DELETE", f"/v1/sandboxes/{sandbox.id}")[0] == 204
+        assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
+
+
+@pytest.mark.parametrize("sandbox_id", ["%2e%2e", "%2e", "..%2f..%2fetc", "%00", "a%5cb", "*"])
+def test_an_id_is_no_path(alice: Ask, sandbox_id: str) -> None:
+    assert alice("GET", f"/v1/sandboxes/{sandbox_id}")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        {"operator": "of another"},
+        {"sandboxkit-serve": "no"},
+        {"sandboxkit.owner": "1"},
+        {"sandboxkit.session": "another"},
+        {"sandboxkit.expires": "9999999999"},
+        {"serve.client": "bob"},
+        {"serve.tags.0": "{"},
+    ],
+    ids=lambda tags: next(iter(tags)),
+)
+def test_a_client_s_tags_are_no_tags_of_the_server(alice: Ask, tags: dict[str, str]) -> None:
+    mine = _sandbox(alice, tags=tags)
+    [info] = [
+        info
+        for info in Sandbox.list("operator:mine", provider="local").result(DEADLINE)
+        if mine.endswith(info.id)
+    ]
+    assert not tags.items() & info.tags.items()
+    assert "sandboxkit-serve" in info.tags
+    assert json.loads(alice("GET", mine)[1])["tags"] == tags
+    alice("DELETE", mine)
+
+
+@pytest.mark.parametrize("text", ["b" * 20_000, "a\x00b", "a\nb", "\ud800"])
+def test_tags_that_would_not_fit_or_show_are_refused(alice: Ask, text: str) -> None:
+    _refused(alice("POST", "/v1/sandboxes", {"tags": {"a": text}}), "tags=")
+    _refused(alice("POST", "/v1/sandboxes", {"tags": {text: "a"}}), "tags=")
+    assert alice("GET", "/v1/sandboxes")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"env": {"A": "x\x00--bind"}},
+        {"env": {"A\x00--bind": "x"}},
+        {"secrets": {"A": "x\x00--bind"}},
+        {"workdir": "/x\x00--bind"},
+        {"files": {"/x\x00--bind": "aGk="}},
+        {"command": ["sh", "x\x00--bind"]},
+    ],
+    ids=lambda wanted: next(iter(wanted)),
+)
+def test_a_nul_is_refused_in_every_option(alice: Ask, wanted: dict[str, Any]) -> None:
+    _refused(alice("POST", "/v1/sandboxes", wanted), "NUL")
+
+
+def test_variables_are_those_of_the_client_alone(alice: Ask) -> None:
+    mine = _sandbox(alice, env={"A": "${HOME}"}, secrets={"B": "$PATH"})
+    assert _run(alice, mine, "printenv", "A", "B") == "${HOME}\n$PATH\n"
+    assert ALICE not in _run(alice, mine, "env")
+    alice("DELETE", mine)
+
+
+def test_a_session_of_a_client_has_no_more_rights(url: str, root: Path) -> None:
+    provider = ServiceProvider(url, token=ALICE)
+    with Session(provider) as session:
+        for wanted in ({"image": str(root)}, {"network": "internet"}, {"user": "root"}):
+            with pytest.raises(ConfigurationError, match="--allow-"):
+                session.sandbox(**wanted).start().result(DEADLINE)  # type: ignore[arg-type] # a test's table
+    Operation(provider.aclose()).result(DEADLINE)
+
+
+@pytest.fixture
+def service_of_the_server() -> Iterator[str]:
+    """The port of a service on the server's loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as own:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError), own.accept()[0] as connection:
+                connection.sendall(b"inside")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield str(own.getsockname()[1])
+
+
+DIAL = """
+import socket, sys
+try: print(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).recv(9).decode())
+except OSError as error: print("no")
+"""
+
+
+def test_a_sandbox_without_options_works_and_reaches_nothing(
+    alice: Ask, service_of_the_server: str
+) -> None:
+    mine = _sandbox(alice, network="none", memory_mb=128, pids=64, profile="strict", lifetime=60)
+    assert _run(alice, mine, "python3", "-c", DIAL, service_of_the_server) == "no\n"
+    alice("DELETE", mine)
+
+
+def test_a_listed_network_and_user_work(listing: Ask, service_of_the_server: str) -> None:
+    mine = _sandbox(listing, network="internet", user="root")
+    assert _run(listing, mine, "python3", "-c", DIAL, service_of_the_server) == "inside\n"
+    assert _run(listing, mine, "id", "-u") == "0\n"
+    listing("DELETE", mine)
+
+
+def test_a_listed_folder_is_what_the_operator_named(listing: Ask, root: Path) -> None:
+    status, text = listing("POST", "/v1/sandboxes", {"image": str(root / "listed")})
+    assert status not in REFUSED or "--allow-image" not in text  # it is a root with nothing in it
+
+
+def test_the_operator_s_limit_is_what_a_client_gets(listing: Ask) -> None:
+    mine = _sandbox(listing)
+    assert _run(listing, mine, "echo", "here") == "here\n"
+    _refused(listing("POST", "/v1/sandboxes", {"memory_mb": 97}), "memory_mb=97", "96")
+    _refused(listing("POST", "/v1/sandboxes", {"pids": 41}), "pids=41", "40")
+    listing("DELETE", mine)
+
+
+def test_on_docker_clients_name_the_images_that_a_pattern_lists(tmp_path: Path) -> None:
+    require_docker()
+    name, _, tag = TEST_IMAGE.rpartition(":")
+    listed = ["--allow-image", f"{name}:*", "--profile", "strict", "--max-memory-mb", "128"]
+    with _served(tmp_path, *listed, provider="docker") as url:
+        ask = _asking(url, ALICE)
+        for image in ("python:3.11-slim", f"{name}:5000/x:{tag}", f"{name}:../x", "/", "sha256:12"):
+            _refused(ask("POST", "/v1/sandboxes", {"image": image}), "image=", "--allow-image")
+        for wanted in ({"profile": "standard"}, {"network": "internet"}, {"user": "root"}):
+            _refused(ask("POST", "/v1/sandboxes", wanted), next(iter(wanted)))
+        mine = _sandbox(ask, image=TEST_IMAGE)
+        assert _run(ask, mine, "id", "-u") != "0\n"
+        ask("DELETE", mine)
