@@ -23,10 +23,9 @@ def check(config: ServiceConfig, wanted: Mapping[str, Any], provider: str) -> No
     name of the service's backend.
     """
     for name in _LISTED:
-        value, listed = wanted.get(name), getattr(config, f"allow_{name}")
+        value, listed = wanted.get(name), config.allow.get(name, ())
         own = (config.options.get(name), getattr(SandboxSpec(), name))
-        literals = [each for each in listed if "*" not in each]
-        if value in (None, *own, *literals):
+        if value in (None, *own, *(each for each in listed if "*" not in each)):
             continue
         if name != "image" or not _matches(value, listed, provider):
             _refuse(name, value, f"to list it with --allow-{name}")

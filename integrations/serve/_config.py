@@ -1,5 +1,6 @@
 """The configuration of one replica of the service."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,7 @@ from sandboxkit.provider import Provider
 class ServiceConfig:
     """The backend, grader, clients and limits of a replica.
 
-    Raises ConfigurationError for a limit below 1, a text in the place of a list, and for two tokens with
-    the same name.
+    Raises ConfigurationError for a limit below 1, and for two tokens with the same name.
     """
 
     provider: str | Provider | None = None
@@ -44,23 +44,15 @@ class ServiceConfig:
         default_factory=dict
     )  # Any: SandboxSpec's, as Session takes them
     """Further options of the sandboxes that clients create. A client may lower their limits."""
-    allow_image: tuple[str, ...] = ()
-    """Images that clients may name. `*` matches any part of a registry's image without "/", never a path."""
-    allow_network: tuple[str, ...] = ()
-    """Networks that clients may name besides "none". On local, "internet" includes the server's loopback."""
-    allow_user: tuple[str, ...] = ()
-    """Users that clients may name when they create a sandbox."""
-    allow_gpu: tuple[str, ...] = ()
-    """GPUs that clients may name, in the provider's words."""
+    allow: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What clients may name: an "image", "network", "user" or "gpu". In an image `*` stands for text without
+    "/", and never matches a path. On local, the network "internet" includes the server's loopback."""
 
     def __post_init__(self) -> None:
         for name in ("queue", "sandboxes", "lifetime", "lease", "deadline", "max_body"):
             value = getattr(self, name)
             if not value >= 1:
                 raise ConfigurationError(f"{name}={value!r}: give a number >= 1")
-        for name in ("allow_image", "allow_network", "allow_user", "allow_gpu"):
-            if isinstance(value := getattr(self, name), str):
-                raise ConfigurationError(f"{name}={value!r}: give a list, such as [{value!r}]")
         names = [token.name for token in self.tokens]
         for name in names:
             if names.count(name) > 1:

@@ -15,9 +15,6 @@ slime's --rm-url.
 how many submissions and programs of that client may run or wait. Without tokens
 the service listens on this machine's loopback only.
 
-Clients may name only what --allow-... lists, and limits up to --max-...; what
-they leave out is the backend's own, or that of --max-....
-
 SIGTERM ends it: requests in progress may finish within --drain.
 
 example:
@@ -96,9 +93,8 @@ def add(verbs: _options.Verbs) -> None:
             f"--allow-{name}", metavar=name.upper(), action="append", default=[], help=text
         )
     for name, text in _LIMITS.items():
-        flag = f"--max-{name.replace('_', '-')}"
-        number = float if name == "cpus" else int
-        parser.add_argument(flag, dest=name, metavar="N", type=number, help=text)
+        kind, flag = float if name == "cpus" else int, f"--max-{name.replace('_', '-')}"
+        parser.add_argument(flag, dest=name, metavar="N", type=kind, help=text)
     parser.add_argument(
         "--profile",
         choices=["strict"],
@@ -123,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         drain=args.drain,
         tags=("sandboxkit-serve", *args.tag),
         options={name: value for name, value in limits.items() if value is not None},
-        **{f"allow_{name}": tuple(getattr(args, f"allow_{name}")) for name in _ALLOWED},
+        allow={name: getattr(args, f"allow_{name}") for name in _ALLOWED},
     )
     service.serve(config, host=args.host, port=args.port)
     return 0
