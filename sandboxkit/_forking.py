@@ -41,6 +41,9 @@ def take(
             info = await provider.take_snapshot(
                 sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
             )
+        spec, known = life.spec, life.made > 0  # of a sandbox that was reached by its id it is not
+        if known and spec.network == "none" and not (spec.egress or spec.native_rules):
+            life.context.cut_off.add(info.id)
         return Snapshot(provider, info)
 
     return Operation(life.call(run), of=life)
@@ -73,7 +76,7 @@ def fork(
                 tags=_tags.public(life.spec.tags),
                 expires=time.time() + TTL,
             )
-        # The snapshot has the files, as they are now.
+        # The snapshot has the files, and life.spec the network, as they are now.
         spec = dataclasses.replace(life.spec, snapshot=info.id, files={})
         made = [make(spec) for _ in range(n)]
         left = [own for _, own in made]

@@ -81,6 +81,8 @@ class SessionContext:
     """Begins to measure what a new sandbox uses; it returns None if that is not recorded."""
     waited: "Callable[[Lifecycle, float], None]" = lambda *_: None
     """Called after a start has waited for room, with the time in seconds."""
+    cut_off: set[str] = field(default_factory=set)
+    """The snapshots that were taken of sandboxes of the session while these had no network."""
     moved: float = field(default_factory=time.monotonic)
     """When a sandbox of the session last started running or ended (monotonic seconds)."""
 
@@ -436,10 +438,7 @@ class Lifecycle:
         return ProviderUnavailableError(f"{what}: {why}", provider=name)
 
     async def _prepare(self, fresh: bool) -> None:
-        """Run the steps of a start that follow the creation (`fresh`) or the taking of a pooled sandbox.
-
-        If one fails, delete the sandbox.
-        """
+        """Run the steps after the creation (`fresh`) or the taking from a pool; if one fails, delete the sandbox."""
         sandbox_id, spec = self._exists, self.spec
         assert sandbox_id is not None
         try:

@@ -425,7 +425,7 @@ class Sandbox(Displayable):
         return _forking.take(self._life, name, ttl, tags, kind)
 
     def fork(self, n: int) -> "Operation[builtins.list[Sandbox | SandboxError]]":
-        """Start `n` sandboxes with this one's options, and its files as they are now; processes are not copied.
+        """Start `n` sandboxes with this one's options, and its network and files as they are now, without its processes.
 
         Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
         raises. The temporary snapshot is deleted when the last of the sandboxes has stopped.

@@ -163,12 +163,16 @@ class Session:
     def sandbox(self, *, counted: bool = True, **overrides: Unpack[SpecOptions]) -> Sandbox:
         """Make a sandbox whose options override the session's. It does no I/O until it is used.
 
+        From a snapshot that this session took of a sandbox without a network it has none, unless
+        `network=` is given here.
         With `counted=False` it does not count against `max_concurrency` and `max_live`. Use this for a
         few sandboxes that serve all others, to avoid a deadlock.
         """
         self._refuse_closed()
         _arguments.flag("counted", counted)
         spec = build(self._spec, overrides)
+        if spec.snapshot in self._context.cut_off and "network" not in overrides:
+            spec = build(spec, {"network": "none"})
         check(self._provider, spec)
         self._provider.check(spec)
         self._refuse_reuse(spec)

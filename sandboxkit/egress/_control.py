@@ -85,13 +85,22 @@ class NetworkControl:
             await self._listen(sandbox_id, self._life.spec.egress)
 
     async def change(self, egress: Egress | None) -> None:
-        """Apply the rules of `egress` from now on, None to refuse everything; close open connections."""
+        """Apply the rules of `egress` from now on, None to refuse everything; close open connections.
+
+        They become part of the sandbox's spec, from which forks are made.
+        """
         sandbox_id = await self._life.started()
+
+        def changed() -> None:
+            self._life.spec = dataclasses.replace(self._life.spec, egress=egress)
+
         async with self._turn:
             if self._proxy is not None:
-                await self._proxy.change(egress)
-            elif egress is not None:
+                await self._proxy.change(egress, changed)
+                return
+            if egress is not None:
                 await self._listen(sandbox_id, egress)
+            changed()
 
     async def _listen(self, sandbox_id: str, egress: Egress) -> None:
         proxy = EgressProxy(sandbox_id, egress)

@@ -3,7 +3,7 @@
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 import anyio
@@ -54,15 +54,17 @@ class EgressProxy:
         self._sandbox_id, self._audit = sandbox_id, AuditLog(egress.log)
         self._phase = _Phase(sandbox_id, egress, self._audit)
 
-    async def change(self, egress: Egress | None) -> None:
+    async def change(self, egress: Egress | None, changed: Callable[[], None]) -> None:
         """Apply `egress` from now on, None to refuse everything, and close every open connection.
 
-        Raises OSError, without any change, if the new log cannot be opened.
+        `changed` is called as soon as `egress` applies. Raises OSError, without any change, if the new log
+        cannot be opened.
         """
         phase, audit = self._phase, self._audit
         if egress is not None:
             self._audit = AuditLog(egress.log)
         self._phase = _Phase(self._sandbox_id, egress, self._audit)
+        changed()
         await phase.end()
         if audit is not self._audit:
             audit.close()
