@@ -35,13 +35,12 @@ def take(
     provider.check_snapshot(life.spec, kind)
 
     async def run(sandbox_id: str) -> Snapshot:
-        async with (
-            life.clock.one
-        ):  # both stop the programs, and the first that is done continues them
+        # A pause stops the programs as well, and whichever of the two is done first would continue them.
+        async with life.clock.one:
             info = await provider.take_snapshot(
                 sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
             )
-        spec, known = life.spec, life.made > 0  # of a sandbox that was reached by its id it is not
+        spec, known = life.spec, life.made > 0  # a sandbox's id alone does not tell its options
         if known and spec.network == "none" and not (spec.egress or spec.native_rules):
             life.context.cut_off.add(info.id)
         return Snapshot(provider, info)
@@ -68,13 +67,10 @@ def fork(
     life.provider.check_snapshot(life.spec, "files")
 
     async def run(sandbox_id: str) -> list[S | SandboxError]:
+        own = _tags.public(life.spec.tags)
         async with life.clock.one:
             info = await life.provider.take_snapshot(
-                sandbox_id,
-                kind="files",
-                name=None,
-                tags=_tags.public(life.spec.tags),
-                expires=time.time() + TTL,
+                sandbox_id, kind="files", name=None, tags=own, expires=time.time() + TTL
             )
         # The snapshot has the files, and life.spec the network, as they are now.
         spec = dataclasses.replace(life.spec, snapshot=info.id, files={})

@@ -102,7 +102,7 @@ class Sandbox(Displayable):
 
     @property
     def spec(self) -> SandboxSpec:
-        """The options of the sandbox; the defaults if it was reached by `from_id`."""
+        """The options of the sandbox, with its present network; the defaults if it was reached by `from_id`."""
         return self._life.spec
 
     @property

@@ -104,7 +104,6 @@ class Session:
         owner = _owner_pids.setdefault(self._provider, os.getpid())
         _forks.refuse(owner, f"provider {self._provider!r}", "make a new one after a fork")
         check(self._provider, self._spec)
-        self._provider.check(self._spec)
         self.id = secrets.token_hex(6)
         kept = (0, 0) if pool is None else bounds(pool, max_concurrency, self._spec)
         self._limiter = Limiter(max_concurrency, places(self._provider, max_live))
@@ -174,7 +173,6 @@ class Session:
         if spec.snapshot in self._context.cut_off and "network" not in overrides:
             spec = build(spec, {"network": "none"})
         check(self._provider, spec)
-        self._provider.check(spec)
         self._refuse_reuse(spec)
         return Sandbox(self._provider, spec, self._context if counted else self._uncounted)
 
@@ -269,7 +267,6 @@ class Session:
         self._refuse_closed()
         pool, spec = self._pool, build(self._spec, overrides)
         check(self._provider, spec)
-        self._provider.check(spec)
         if not pool.most or not poolable(spec):
             raise ConfigurationError(
                 "there is no pool to fill: make the Session with pool=, without command= or detach=True"

@@ -77,10 +77,11 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
 
 
 def check(provider: Provider, spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for options outside `provider.check`: optional features and snapshots."""
+    """Raise ConfigurationError for options that the provider cannot honour, optional features included."""
     check_abilities(type(provider), spec)
     if spec.snapshot is not None:
         provider.check_snapshot(spec, "files")
+    provider.check(spec)
 
 
 def check_abilities(kind: type[Provider], spec: SandboxSpec) -> None:

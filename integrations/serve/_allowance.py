@@ -27,7 +27,7 @@ def check(config: ServiceConfig, wanted: Mapping[str, Any], provider: str) -> No
         own = (config.options.get(name), getattr(SandboxSpec(), name))
         if value in (None, *own, *(each for each in listed if "*" not in each)):
             continue
-        if name != "image" or not _matches(value, listed, provider):
+        if name != "image" or not _matches(str(value), listed, provider):
             _refuse(name, value, f"to list it with --allow-{name}")
     if wanted.get("profile") == "standard" and config.options.get("profile") == "strict":
         _refuse("profile", "standard", "to leave out --profile strict")

@@ -1,7 +1,6 @@
 """Packs the tags of a client's sandbox into tags that every backend can store next to the service's own.
 
-No tag of a client can thus stand for one of the service or of another client, by which the operator finds
-sandboxes. A client that is itself sandboxkit uses reserved tags.
+So no tag of a client replaces one by which the operator finds sandboxes, reserved tags of a Session included.
 """
 
 import json
@@ -30,5 +29,5 @@ def pack(tags: Mapping[str, str]) -> dict[str, str]:
 def unpack(stored: Mapping[str, str]) -> dict[str, str]:
     """Return the client's own tags of a sandbox, from all its tags `stored`."""
     numbers = sorted(int(key.removeprefix(_PACKED)) for key in stored if key.startswith(_PACKED))
-    tags: dict[str, str] = json.loads("".join(stored[f"{_PACKED}{number}"] for number in numbers))
-    return tags
+    text = "".join(stored[f"{_PACKED}{number}"] for number in numbers)
+    return dict(json.loads(text or "{}"))

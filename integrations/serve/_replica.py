@@ -81,8 +81,7 @@ class Replica:
     def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
         """Start grading, or return the job of an equal request with the same `key`.
 
-        Raises BusyError, and ConfigurationError if the key was used with another request, or for a memory
-        limit beyond the service's.
+        Raises BusyError, and ConfigurationError for a used key, or for memory beyond the service's.
         """
         self._check_memory(body.task.get("memory_limit_mb"))
         units = len(body.submissions)

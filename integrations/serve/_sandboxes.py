@@ -104,10 +104,9 @@ class ClientSandboxes:
     async def create(self, client: Token, wanted: SandboxRequest) -> str:
         """Start a sandbox and return its id.
 
-        Raises BusyError if the replica has reached its limit of sandboxes, or the client its quota. For a
-        request with a key, raises ConfigurationError if the key is in use, if the lifetime is longer than
-        the service's, or if the backend's sandboxes have no agent; for any request, for what the operator
-        has not allowed.
+        Raises BusyError if the replica has reached its limit of sandboxes, or the client its quota, and
+        ConfigurationError for what the operator has not allowed; for a request with a key also if the key
+        is in use, the lifetime longer than the service's, or the backend's sandboxes have no agent.
         """
         key = (client.name, wanted.key or "")
         if not wanted.key:

@@ -89,17 +89,14 @@ def add(verbs: _options.Verbs) -> None:
         help="a tag for all sandboxes; repeatable",
     )
     for name, text in _ALLOWED.items():
+        known, value = ["internet"] if name == "network" else None, name.upper()
         parser.add_argument(
-            f"--allow-{name}", metavar=name.upper(), action="append", default=[], help=text
+            f"--allow-{name}", metavar=value, choices=known, action="append", default=[], help=text
         )
     for name, text in _LIMITS.items():
         kind, flag = float if name == "cpus" else int, f"--max-{name.replace('_', '-')}"
         parser.add_argument(flag, dest=name, metavar="N", type=kind, help=text)
-    parser.add_argument(
-        "--profile",
-        choices=["strict"],
-        help="no client's sandbox has a root user or a writable root",
-    )
+    parser.add_argument("--profile", choices=["strict"], help="that of every client's sandbox")
     parser.set_defaults(verb=main)
 
 

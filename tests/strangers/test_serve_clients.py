@@ -210,10 +210,10 @@ def test_an_option_that_no_client_has_is_refused(alice: Ask, wanted: dict[str, A
 def test_a_creation_with_a_key_has_no_more_rights(
     alice: Ask, root: Path, wanted: dict[str, str]
 ) -> None:
-    wanted = {name: value.format(root=root) for name, value in wanted.items()}
-    wanted |= {"key": token(), "owned": True}
-    _refused(alice("POST", "/v1/sandboxes", wanted), "--allow-")
-    assert alice("DELETE", f"/v1/sandboxes/creations/{wanted['key']}")[1] == '{"id":""}'
+    key = token()
+    body = {name: value.format(root=root) for name, value in wanted.items()}
+    _refused(alice("POST", "/v1/sandboxes", {**body, "key": key, "owned": True}), "--allow-")
+    assert alice("DELETE", f"/v1/sandboxes/creations/{key}")[1] == '{"id":""}'
 
 
 @pytest.mark.parametrize(
