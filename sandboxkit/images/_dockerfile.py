@@ -2,12 +2,16 @@
 
 import contextlib
 import json
+import os
 import posixpath
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandboxkit.datasets import Folder
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.images._names import RegistryImage
 from sandboxkit.images._steps import CopyStep, ImageStep, RunStep
 
 _KNOWN = ("FROM", "WORKDIR", "COPY", "RUN")
@@ -19,12 +23,15 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
     Raises ConfigurationError, with file and line, for any other instruction and for options.
     """
     file = Path(path)
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the Dockerfile {path!r} cannot be read: {error}") from error
-    if (ignored := file.parent / ".dockerignore").exists():
-        raise ConfigurationError(f"{ignored} is not supported: COPY what is needed by its name")
+    context = Folder(file.parent, f"the Dockerfile {path!r}")
+    if (text := context.text(file.name)) is None:
+        raise ConfigurationError(f"the Dockerfile {path!r} cannot be read: there is none")
+    if context.find(".dockerignore") is not None:
+        raise context.refusal(b".dockerignore", "is not supported: COPY what is needed by its name")
+    if unprintable := re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text):
+        raise ConfigurationError(
+            f"the Dockerfile {path!r} has the character {unprintable[0]!r}; remove it"
+        )
     base, folder, steps = "", "/", list[ImageStep]()
     for line, instruction, rest in _instructions(text):
         where = f"{path}, line {line}: {instruction}"
@@ -38,9 +45,9 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
         if (instruction == "FROM") is bool(base):
             raise ConfigurationError(f"{where}: the file needs one FROM, as its first instruction")
         if instruction == "FROM":
-            base = rest
             if len(rest.split()) != 1:
                 raise ConfigurationError(f"{where} {rest}: use one image without AS")
+            base = rest if rest == "default" else RegistryImage(rest, where)
         elif instruction == "WORKDIR":
             names = _names(where, rest)
             if len(names) != 1:
@@ -48,7 +55,7 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
             folder = posixpath.join(folder, names[0])
             steps.append(RunStep(f"mkdir -p {shlex.quote(folder)}", timeout))
         elif instruction == "COPY":
-            steps += _copies(where, file.parent, folder, _names(where, rest))
+            steps += _copies(where, context, folder, _names(where, rest))
         else:
             argv = _json(rest)
             command = rest if argv is None else shlex.join(argv)
@@ -98,7 +105,7 @@ def _names(where: str, rest: str) -> list[str]:
     return words
 
 
-def _copies(where: str, context: Path, folder: str, words: list[str]) -> Iterator[ImageStep]:
+def _copies(where: str, context: Folder, folder: str, words: list[str]) -> Iterator[ImageStep]:
     *sources, target = words or [""]
     if not sources or any(set("*?[") & set(source) for source in sources):
         raise ConfigurationError(
@@ -107,9 +114,18 @@ def _copies(where: str, context: Path, folder: str, words: list[str]) -> Iterato
     if len(sources) > 1 and not target.endswith("/"):
         raise ConfigurationError(f"{where}: several sources need a target that ends with '/'")
     for source in sources:
-        local = context / source.lstrip("/")
-        if not local.resolve().is_relative_to(context.resolve()) or not local.exists():
-            raise ConfigurationError(f"{where} {source}: there is no such file in {str(context)!r}")
-        into = posixpath.normpath(posixpath.join(folder, target))
-        is_file_in = local.is_file() and (target.endswith("/") or target == ".")
-        yield CopyStep(str(local), posixpath.join(into, local.name) if is_file_in else into)
+        name, into = source.lstrip("/"), posixpath.normpath(posixpath.join(folder, target))
+        try:
+            if (found := context.find(name)) is None:
+                raise context.refusal(os.fsencode(name), "does not exist")
+            local = context.path / os.fsdecode(found)
+            if local.is_dir():
+                context.subfolder(name)
+            else:
+                os.close(context.open(found))
+                if target.endswith("/") or target == ".":
+                    into = posixpath.join(into, posixpath.basename(name))
+        except ConfigurationError as error:
+            reason = f"there is no such file in {str(context.path)!r}: {error}"
+            raise ConfigurationError(f"{where} {source}: {reason}") from error
+        yield CopyStep(str(local), into)

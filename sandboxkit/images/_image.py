@@ -14,6 +14,7 @@ from sandboxkit._spec import build as build_spec
 from sandboxkit._spec import check
 from sandboxkit.display.signatures import spelled_out
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.images._names import image_on
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxSpec
@@ -86,7 +87,9 @@ class Image:
     def from_dockerfile(path: str | os.PathLike[str], *, timeout: float = 1800.0) -> "Image":
         """Return the recipe of a Dockerfile with FROM, WORKDIR, COPY and RUN; its folder is the context.
 
-        Each RUN may take `timeout` s. Raises ConfigurationError, with the line, for other instructions.
+        FROM names an image of a registry, or "default"; for a folder or an archive of this machine use
+        `Image(base)`. Nothing outside of the context is read. Each RUN may take `timeout` s. Raises
+        ConfigurationError, with the line, for other instructions.
         """
         _arguments.positive("timeout", timeout, unit="seconds")
         from sandboxkit.images import _dockerfile
@@ -123,7 +126,7 @@ class Image:
         for name in sorted(_REFUSED.keys() & options.keys()):
             raise ConfigurationError(f"{name}= is not an option of build(): {_REFUSED[name]}")
         backend = provider if isinstance(provider, Provider) else _ambient.provider(provider)
-        given = {"network": "internet", **options, "image": self.base}
+        given = {"network": "internet", **options, "image": image_on(backend.name, self.base)}
         spec = build_spec(SandboxSpec(), given)
         check(backend, spec)
         backend.check_snapshot(spec, "files")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -92,12 +93,14 @@ class CopyStep:
                     f"cannot copy {self.local!r} into an image: {error}"
                 ) from error
         try:
-            with open(self.local, "rb") as file:
+            with open(os.open(self.local, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                if not stat.S_ISREG(mode):
+                    raise ConfigurationError(f"cannot copy {self.local!r}: it is not a file")
                 content = hashlib.file_digest(file, "sha256").hexdigest()
-                mode = os.fstat(file.fileno()).st_mode & 0o777
         except OSError as error:
             raise ConfigurationError(f"cannot copy {self.local!r}: {error.strerror}") from error
-        return f"COPY {mode:o} {content} {self.remote}"
+        return f"COPY {mode & 0o777:o} {content} {self.remote}"
 
     async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
         await sandbox.upload(self.local, self.remote)
