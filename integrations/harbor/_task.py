@@ -3,6 +3,7 @@
 import os
 import posixpath
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from sandboxkit import ConfigurationError, Egress
 from sandboxkit.integrations.harbor._definition import image_and_workdir, loose_files
 from sandboxkit.integrations.harbor._network import NONE, PUBLIC, changeable, network_of
 from sandboxkit.integrations.swe import Task
-from sandboxkit.integrations.swe.folder import read_settings, read_table
+from sandboxkit.integrations.swe.folder import (
+    INTERNET,
+    allowed,
+    read_settings,
+    read_table,
+    task_folder,
+    tests_folder,
+)
 from sandboxkit.types import Network
 
 _WORKDIR = "/workspace"
@@ -28,7 +36,14 @@ _REFUSED = {
 """Settings that `integrations.swe` does not support; ignoring them would change the task."""
 
 
-def load_task(folder: Path, *, image: str | None = None, in_place: bool = False) -> Task:
+def load_task(
+    folder: Path,
+    *,
+    image: str | None = None,
+    in_place: bool = False,
+    allow_network: str | Collection[str] = (),
+    env_names: Collection[str] = (),
+) -> Task:
     """Read a Harbor task. Raises ConfigurationError, which names what is missing or unsupported.
 
     The agent works in the image of task.toml's `docker_image`, or of a Dockerfile that adds at most a
@@ -41,46 +56,58 @@ def load_task(folder: Path, *, image: str | None = None, in_place: bool = False)
     and the exit status of test.sh does not matter. Without a reward in [0, 1] the infrastructure failed.
     But if the tests write a reward without the submission, the submission is to blame (with a network,
     only if its reward is missing twice).
+
+    Somebody else may have made the folder. Images are those of registries, and no link may lead out of it.
+    `allow_network` has the servers that the task may name, or "internet" for all; a task that names no network
+    has the session's, or with "internet" Harbor's public one. `env_names` has the variables of this process
+    that the task's `env` may read as `${NAME}`.
     """
-    settings = read_settings(folder / "task.toml")
-    instruction, tests = folder / "instruction.md", folder / "tests"
-    for needed in (folder / "task.toml", instruction, tests / "test.sh"):
-        if not needed.is_file():
-            raise ConfigurationError(f"task {folder.name!r}: there is no {needed}")
+    files = task_folder(folder)
+    tests, instruction = tests_folder(files), files.text("instruction.md")
+    for needed, found in (
+        ("task.toml", files.find("task.toml")),
+        ("instruction.md", instruction),
+        ("tests/test.sh", None if tests is None else tests.text("test.sh")),
+    ):
+        if found is None:
+            raise ConfigurationError(f"task {folder.name!r}: there is no {folder / needed}")
+    assert tests is not None
+    settings = read_settings(files)
     environment, agent, verifier = (
         read_table(settings, name, folder) for name in ("environment", "agent", "verifier")
     )
     _refuse(folder, settings, {"environment": environment, "agent": agent, "verifier": verifier})
     named = environment.get("docker_image")
-    chosen, found = image_and_workdir(folder / "environment", named, image)
-    workdir = environment.get("workdir") or found or _WORKDIR
+    chosen, given = image_and_workdir(files, "environment", named, image)
+    workdir = environment.get("workdir") or given or _WORKDIR
+    seeds = loose_files(files, named)
     try:
-        base = _network(folder, environment, None)
-        network: Network | Egress = _network(folder, agent, base)
-        test_network: Network | Egress = _network(folder, verifier, base)
-        if in_place and network != test_network:
+        base = _network(folder, environment, allow_network)
+        network = _network(folder, agent, allow_network, base)
+        test_network = _network(folder, verifier, allow_network, base)
+        if in_place and network and test_network and network != test_network:
             network, test_network = changeable(network), changeable(test_network)
         return Task(
             id=folder.name,
-            instruction=instruction.read_text("utf-8"),
-            tests=tests,
+            instruction=instruction or "",
+            tests=tests.path,
             image=chosen,
-            seeds=loose_files(folder / "environment", named),
+            seeds=seeds,
             workdir=workdir,
             artefacts=_artefacts(settings, verifier, workdir),
             in_place=in_place,
             test_timeout=float(verifier.get("timeout_sec", _SECONDS)),
             memory_mb=_memory_mb(environment),
             cpus=environment.get("cpus"),
-            env=_variables(environment.get("env", {})),
+            env=_variables(environment.get("env", {}), env_names),
             network=network,
-            test_env=_variables(verifier.get("env", {})),
+            test_env=_variables(verifier.get("env", {}), env_names),
             test_network=test_network,
             reward_decides=True,
         )
     except ConfigurationError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
@@ -100,21 +127,24 @@ def _refuse(folder: Path, settings: dict[str, Any], tables: dict[str, dict[str, 
 
 
 def _network(
-    folder: Path, table: dict[str, Any], base: Network | Egress | None
-) -> Network | Egress:
-    """Return the network that a table of task.toml defines.
-
-    `base` is the environment's network, which the other tables inherit; None for [environment] itself.
-    """
+    folder: Path,
+    table: dict[str, Any],
+    allow_network: str | Collection[str],
+    base: Network | Egress | None = None,
+) -> Network | Egress | None:
+    """Return the network that a table of task.toml defines, or that of [environment], `base`; None for none."""
     mode, hosts = table.get("network_mode"), table.get("allowed_hosts")
-    if mode is None and base is not None and hosts is None:
-        return base
-    if mode is None and base is None:
-        mode = PUBLIC if table.get("allow_internet", True) else NONE
+    if mode is None and hosts is None and "allow_internet" in table:
+        mode = PUBLIC if table["allow_internet"] else NONE
+    if mode is None and hosts is None:
+        public = INTERNET in ((allow_network,) if isinstance(allow_network, str) else allow_network)
+        return base or ("internet" if public else None)
     try:
-        return network_of(mode, hosts)
+        network = network_of(mode, hosts)
+        allowed(folder.name, network, allow_network)
     except ConfigurationError as error:
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
+    return network
 
 
 def _artefacts(settings: dict[str, Any], verifier: dict[str, Any], workdir: str) -> tuple[str, ...]:
@@ -146,10 +176,10 @@ def _memory_mb(environment: dict[str, Any]) -> int | None:
     return int(float(size[1]) * _MB[size[2]])
 
 
-def _variables(table: dict[str, Any]) -> dict[str, str]:
-    """Expand values `${NAME}` and `${NAME:-default}` from this process's environment.
+def _variables(table: dict[str, Any], env_names: Collection[str]) -> dict[str, str]:
+    """Expand values `${NAME}` and `${NAME:-default}` of the names in `env_names` from this process's environment.
 
-    Raises ValueError for a variable that is not set and has no default.
+    Raises ValueError for another name, and for a variable that is not set and has no default.
     """
     found = dict[str, str]()
     for name, value in table.items():
@@ -157,6 +187,11 @@ def _variables(table: dict[str, Any]) -> dict[str, str]:
         if template is None:
             found[name] = value
             continue
+        if isinstance(env_names, str) or template[1] not in env_names:
+            raise ValueError(
+                f"{name}={value!r} reads the variable {template[1]!r} of this process: if the task may have it, "
+                f"load it with env_names=[{template[1]!r}]"
+            )
         given = os.environ.get(template[1], template[2])
         if given is None:
             raise ValueError(f"{name}={value!r}: the environment variable {template[1]} is not set")

@@ -1,6 +1,7 @@
 """Harbor's environment interface, implemented by a sandbox of any backend."""
 
 import posixpath
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from sandboxkit import (
     SandboxStartError,
     Session,
 )
+from sandboxkit.images import image_on
 from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.harbor._definition import image_and_workdir
 from sandboxkit.integrations.harbor._network import changeable, network_of
+from sandboxkit.integrations.swe.folder import allowed, task_folder
 from sandboxkit.types import Network, Profile
 
 with needs("harbor"):
@@ -42,8 +45,8 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     Besides Harbor's own settings it accepts these options of a Session, as `kwargs` or `--ek`:
     `provider`, `image` (overrides the task's; "default" is the provider's default), `workdir`, `user`,
-    `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. The folder's Dockerfile is not
-    built: see `load_task`.
+    `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. `allow_network` has the servers that the
+    task may name, or "internet" for all. The folder's Dockerfile is not built: see `load_task`.
 
     The network follows Harbor's phases; an "allowlist" becomes an `Egress`. If any phase is restricted,
     a "public" phase is an `Egress` too: it reaches every public name on ports 80 and 443, by HTTP and
@@ -66,11 +69,13 @@ class SandboxkitEnvironment(BaseEnvironment):
         pids: int | None = None,
         lifetime: float = _LIFETIME,
         start_timeout: float | None = None,
+        allow_network: str | Collection[str] = (),
         **kwargs: Any,
     ) -> None:
         self._provider, self._image, self._workdir = provider, image, workdir
         self._user, self._profile = None if user is None else str(user), profile
         self._pids, self._lifetime, self._start_timeout = pids, lifetime, start_timeout
+        self._allow_network = allow_network
         self._one_user = False
         self._starts_in = "/"
         """Directory in which the sandbox's commands start; known after the start."""
@@ -102,11 +107,14 @@ class SandboxkitEnvironment(BaseEnvironment):
     @override
     def _validate_definition(self) -> None:
         """Raise ConfigurationError for images that need a build, mounts of host folders and bad hosts."""
-        settings = self.task_env_config
+        settings, files = self.task_env_config, task_folder(self.environment_dir.parent)
+        for name in (self.environment_dir.name, "tests", "solution"):
+            files.subfolder(name)
         for policy in self._policies():
-            self._network_of(policy)
+            network = network_of(policy.network_mode.value, policy.allowed_hosts)
+            allowed(self.environment_dir.parent.name, network, self._allow_network)
         self._image, found = image_and_workdir(
-            self.environment_dir, settings.docker_image, self._image
+            files, self.environment_dir.name, settings.docker_image, self._image
         )
         self._workdir = self._workdir or settings.workdir or found
         for target in self._mount_targets():
@@ -120,7 +128,6 @@ class SandboxkitEnvironment(BaseEnvironment):
         self._session = Session(
             self._provider,
             tags={"harbor": self.session_id[:60]},
-            image=self._image,
             workdir=self._workdir,
             user=self._user,
             profile=self._profile,
@@ -133,7 +140,8 @@ class SandboxkitEnvironment(BaseEnvironment):
             env=self._startup_env(),
         )
         try:
-            self._sandbox = await self._session.sandbox().start()
+            image = image_on(self._session.provider_name, self._image)
+            self._sandbox = await self._session.sandbox(image=image).start()
             self._starts_in = await self._sandbox.workdir()
             made = await self.ensure_dirs(self._mount_targets(writable_only=True))
             if made is not None and made.return_code:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards._names import bound, classes_of, of_submission, undefined
 from sandboxkit.integrations.rewards._parse import parse
 
@@ -120,7 +121,9 @@ def _functions_of(task: Mapping[str, Any], key: str) -> bool | tuple[str, ...]:
 
 def load_tests(folder: Path) -> Tests:
     """Load the tests of a folder with a judge.py. Raises ConfigurationError if they are unusable."""
-    source = (folder / "judge.py").read_text("utf-8")
+    source = Folder(folder, "the folder of tests").text("judge.py")
+    if source is None:
+        raise ConfigurationError(f"there is no {folder / 'judge.py'}")
     return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
 
 

@@ -3,6 +3,7 @@
 from sandboxkit import (
     CommandError,
     CommandFailedError,
+    ConfigurationError,
     ProviderUnavailableError,
     Sandbox,
     SandboxError,
@@ -10,6 +11,7 @@ from sandboxkit import (
     Session,
     Snapshot,
 )
+from sandboxkit.images import image_on
 from sandboxkit.integrations.rewards import (
     TROUBLE,
     Limits,
@@ -59,6 +61,7 @@ def make_sandbox(
     """Return a sandbox of the task's image, not yet started: for the agent or, with `tests`, for grading.
 
     With `snapshot` it starts from the task's finished set-up, with the network that applies after that.
+    Raises ConfigurationError for a task that asks for more memory or processors than the session has.
     """
     after = task.network or ("none" if task.setup_network is not None else None)
     before = task.setup_network or task.network
@@ -72,8 +75,16 @@ def make_sandbox(
     }
     given = {name: value for name, value in limits.items() if value is not None}
     if task.image is not None:
-        given["image"] = task.image
-    return session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
+        given["image"] = image_on(session.provider_name, task.image)
+    made = session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
+    for name in ("memory_mb", "cpus"):
+        most, wanted = getattr(session.sandbox().spec, name), getattr(made.spec, name)
+        if most is not None and wanted > most:
+            raise ConfigurationError(
+                f"task {task.id!r} asks for {name}={wanted}; the session's own {name}={most} is the most that it "
+                "may have: raise it in Session(...), or leave it out for no limit to what tasks ask"
+            )
+    return made
 
 
 async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import secrets
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from sandboxkit import (
     SandboxFileError,
     SandboxFileNotFoundError,
 )
+from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe._task import Task
 from sandboxkit.types import FileType
@@ -29,6 +31,7 @@ from sandboxkit.types import FileType
 _TESTS, _LOGS, _REWARD = "/tests", "/logs/verifier", "/logs/verifier/reward.txt"
 _REWARDS = "/logs/verifier/reward.json"
 _SHELL = "/logs/shell"
+_MAX_SCRIPT = 8 << 20
 _MAX_REWARD = 100
 _MAX_REWARDS = 64 * 1024
 _KILLED = 128
@@ -217,8 +220,13 @@ def _score(text: bytes) -> float:
 
 def _writes_reward(tests: Path) -> bool:
     """Whether the tests are expected to write a reward, since one of their files mentions reward.txt."""
-    files = [path for path in tests.rglob("*") if path.is_file()]
-    return any(b"reward.txt" in path.read_bytes() for path in files)
+    folder = Folder(tests, "the folder of tests")
+    for entry in folder.entries():
+        if stat.S_ISREG(entry.mode):
+            with open(folder.open(entry.name), "rb") as file:
+                if b"reward.txt" in file.read(_MAX_SCRIPT):
+                    return True
+    return False
 
 
 def _verdict(score: float, detail: str) -> Verdict:

@@ -1,37 +1,52 @@
 """Loads tasks from a folder, a .tar.gz, or a data set repository on Hugging Face."""
 
+import bz2
 import functools
+import gzip
 import hashlib
+import lzma
 import os
 import shutil
-import tarfile
 import tempfile
+import zlib
+from collections.abc import Callable, Collection
 from importlib import resources
+from io import FileIO
 from pathlib import Path
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, SandboxFileError
+from sandboxkit.datasets import Folder
 from sandboxkit.integrations.swe._task import Task, load_task
+from sandboxkit.transfers import DownloadLimits, extract
 
-_MAX_BYTES = 4 * 1024**3
+_LIMITS = DownloadLimits(max_bytes=4 << 30, max_files=200_000, links=True)
+_COMPRESSED: dict[bytes, type[gzip.GzipFile] | type[bz2.BZ2File] | type[lzma.LZMAFile]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZ": bz2.BZ2File,
+    b"\xfd7": lzma.LZMAFile,
+}
 _HF = "hf:"
 
 
-def load_tasks(source: str | os.PathLike[str]) -> dict[str, Task]:
+def load_tasks(
+    source: str | os.PathLike[str], *, allow_network: str | Collection[str] = ()
+) -> dict[str, Task]:
     """Return all tasks of a source as {id: task}.
 
     A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, or
     `hf:owner/name[@revision]`, a data set repository with either. A repository is resolved once per
-    process, so a whole run uses one revision; huggingface_hub caches it.
+    process, so a whole run uses one revision; huggingface_hub caches it. A link in a folder of tasks may not
+    lead out of it. `allow_network` has the servers that tasks may name; see `load_task`.
     Raises ConfigurationError for a source that is missing or has no task.
     """
     text = os.fspath(source)
     folder = _repository(text.removeprefix(_HF)) if text.startswith(_HF) else Path(text)
     if folder.is_file():
         folder = _unpacked(folder)
-    tasks = {task.id: task for task in map(load_task, _folders(folder))}
-    if not tasks:
+    found = [load_task(each, allow_network=allow_network) for each in _folders(folder)]
+    if not found:
         raise ConfigurationError(f"{text!r} contains no folder with an instruction.md")
-    return tasks
+    return {task.id: task for task in found}
 
 
 def bundled_tasks() -> dict[str, Task]:
@@ -42,16 +57,20 @@ def bundled_tasks() -> dict[str, Task]:
 def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder or archive {str(folder)!r}")
-    if (folder / "instruction.md").is_file():
+    if os.path.lexists(folder / "instruction.md"):
         return [folder]
-    found = sorted(path.parent for path in folder.glob("*/instruction.md"))
-    if not found:
-        found = sorted(path.parent for path in folder.glob("*/*/instruction.md"))
+    collection = Folder(folder, "the folder of tasks")
+    found: list[Path] = []
+    for pattern in ("*/instruction.md", "*/*/instruction.md"):
+        found = found or sorted(path.parent for path in folder.glob(pattern))
+    for path in found:
+        collection.find(os.fspath(path.relative_to(folder)))
     names = [path.name for path in found]
     for name in names:
         if names.count(name) > 1:
             raise ConfigurationError(f"{str(folder)!r} has two tasks with the id {name!r}")
     if not found and len(archives := sorted(folder.glob("*.tar.gz"))) == 1:
+        os.close(collection.open(collection.find(archives[0].name) or b""))
         return _folders(_unpacked(archives[0]))
     return found
 
@@ -66,23 +85,37 @@ def _repository(name: str) -> Path:
         ) from None
     repo, _, revision = name.partition("@")
     try:
-        return Path(snapshot_download(repo, repo_type="dataset", revision=revision or None))
+        snapshot = Path(snapshot_download(repo, repo_type="dataset", revision=revision or None))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{_HF}{name} cannot be fetched: {error}") from error
+    # Its files are links to the blobs of the repository, which lead out of the tasks' folders.
+    blobs = snapshot.resolve().parents[1] / "blobs"
+    for path in snapshot.rglob("*"):
+        if path.is_symlink() and path.resolve().parent != blobs:
+            raise ConfigurationError(
+                f"{_HF}{name}: {str(path)!r} is a link that leaves {str(blobs)!r}"
+            )
+    digest = hashlib.sha256(os.fsencode(snapshot.resolve())).hexdigest()[:32]
+    return _cached(digest, lambda fresh: shutil.copytree(snapshot, fresh, dirs_exist_ok=True))
 
 
 def _unpacked(archive: Path) -> Path:
     """Unpack an archive into a cache folder named after its SHA-256; return the folder."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    return _cached(f"{digest}-1", lambda fresh: _extract(archive, fresh))
+
+
+def _cached(name: str, fill: Callable[[Path], object]) -> Path:
+    """Return a folder of the cache, which `fill` fills if it is not there yet."""
     cache = Path(os.environ.get("SANDBOXKIT_CACHE_DIR") or Path.home() / ".cache" / "sandboxkit")
-    target = cache / "tasks" / digest
+    target = cache / "tasks" / name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{digest}-", dir=target.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     try:
-        _extract(archive, fresh)
+        fill(fresh)
         try:
             fresh.rename(target)
         except OSError:
@@ -94,13 +127,10 @@ def _unpacked(archive: Path) -> Path:
 
 
 def _extract(archive: Path, folder: Path) -> None:
-    total = 0
+    with archive.open("rb") as file:
+        opened = _COMPRESSED.get(file.read(2), FileIO)
     try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                total += member.size
-                if total > _MAX_BYTES:
-                    raise ConfigurationError(f"{archive} contains more than {_MAX_BYTES} bytes")
-                tar.extract(member, folder, filter="data")
-    except (tarfile.TarError, EOFError) as error:
+        with opened(archive, "rb") as stream:
+            extract(stream, os.fspath(folder), False, _LIMITS)
+    except (OSError, SandboxFileError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise ConfigurationError(f"{archive} is not a readable .tar.gz: {error}") from error

@@ -1,13 +1,22 @@
 """A SWE task (instruction, environment, tests), and its loader from a folder."""
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError, Egress
-from sandboxkit.integrations.swe.folder import dockerfile, read_settings, read_table
+from sandboxkit.datasets import Folder
+from sandboxkit.images import RegistryImage
+from sandboxkit.integrations.swe.folder import (
+    allowed,
+    dockerfile,
+    read_settings,
+    read_table,
+    task_folder,
+    tests_folder,
+)
 from sandboxkit.types import Network
 
 _MOST_SECONDS = 10**9
@@ -84,7 +93,7 @@ class Task:
         return self.in_place and self.test_network not in (None, self.network)
 
 
-def load_task(folder: Path) -> Task:
+def load_task(folder: Path, *, allow_network: str | Collection[str] = ()) -> Task:
     """Read a task from its folder. Raises ConfigurationError, which names the missing or invalid file.
 
     The layout is `instruction.md`, `tests/judge.py` or `tests/test.sh` (`judge.py` wins) and,
@@ -99,40 +108,48 @@ def load_task(folder: Path) -> Task:
     `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
     `environment/Dockerfile` is not built: the image must exist, as `docker_image` or as the FROM of
     a Dockerfile that adds at most a WORKDIR.
+
+    Somebody else may have made the folder: images are those of registries, no link may lead out of the
+    folder, and `allow_network` has the servers that the task may name, or "internet" for all.
     """
-    if not (folder / "instruction.md").is_file():
+    files = task_folder(folder)
+    instruction = files.text("instruction.md")
+    if instruction is None:
         raise ConfigurationError(f"task {folder.name!r}: there is no {folder / 'instruction.md'}")
-    tests = folder / "tests"
-    judged = (tests / "judge.py").is_file()
-    if not judged and not (tests / "test.sh").is_file():
+    tests = tests_folder(files)
+    judged = tests is not None and tests.text("judge.py") is not None
+    if tests is None or (not judged and tests.text("test.sh") is None):
+        test = folder / "tests"
         raise ConfigurationError(
-            f"task {folder.name!r}: there is neither {tests / 'judge.py'} nor {tests / 'test.sh'}"
+            f"task {folder.name!r}: there is neither {test / 'judge.py'} nor {test / 'test.sh'}"
         )
-    settings = read_settings(folder / "task.toml")
+    settings = read_settings(files)
     environment = read_table(settings, "environment", folder)
     own = read_table(settings, "sandboxkit", folder)
-    allowed = own.get("setup_allow")
-    image, workdir = _image(folder, environment)
-    seeds = folder / "environment" / "seeds"
+    servers = own.get("setup_allow")
+    image, workdir = _image(folder, files, environment)
+    setup, seeds = files.text("setup.sh"), files.subfolder("environment/seeds")
     try:
+        network = None if servers is None else Egress(allow=servers)
+        allowed(folder.name, network, allow_network)
         return Task(
             id=folder.name,
-            instruction=(folder / "instruction.md").read_text("utf-8"),
-            tests=tests,
+            instruction=instruction,
+            tests=tests.path,
             judged=judged,
             image=image,
-            setup=_text(folder / "setup.sh"),
-            seeds=seeds if seeds.is_dir() else None,
+            setup=setup,
+            seeds=seeds,
             workdir=workdir,
             artefacts=_artefacts(own.get("artefacts", (workdir,))),
             in_place=bool(own.get("in_place", False)),
             setup_timeout=float(own.get("setup_timeout", 300.0)),
-            setup_network=None if allowed is None else Egress(allow=allowed),
+            setup_network=network,
             test_timeout=float(read_table(settings, "verifier", folder).get("timeout_sec", 300.0)),
             memory_mb=environment.get("memory_mb"),
             cpus=environment.get("cpus"),
         )
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{folder / 'task.toml'}: {error}") from error
 
 
@@ -140,6 +157,8 @@ def load_task(folder: Path) -> Task:
 def _artefacts(paths: Any) -> tuple[str, ...]:
     """Return the artefacts. Raises ValueError for a path inside /tests or /logs."""
     for path in paths:
+        if "\0" in path:
+            raise ValueError(f"artefact {path!r} has a NUL character")
         if posixpath.normpath(path).split("/")[1:2] in (["tests"], ["logs"]):
             raise ValueError(
                 f"artefact {path!r} conflicts with the tests, which use /tests and /logs"
@@ -147,23 +166,18 @@ def _artefacts(paths: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _text(path: Path) -> str | None:
-    return path.read_text("utf-8") if path.is_file() else None
-
-
-def _image(folder: Path, environment: dict[str, Any]) -> tuple[str | None, str]:
+def _image(folder: Path, files: Folder, environment: dict[str, Any]) -> tuple[str | None, str]:
     """Return the image and the agent's working directory."""
-    written = _text(folder / "environment" / "Dockerfile")
+    written = files.text("environment/Dockerfile")
     base, given, more = dockerfile(written or "")
     workdir = given or "/workspace"
-    named = environment.get("docker_image") or (_text(folder / "image.txt") or "").strip()
-    if named:
-        return named, workdir
-    if written is None:
-        return None, workdir
-    if base is None or more:
-        raise ConfigurationError(
-            f"{folder / 'environment/Dockerfile'} needs a build ({', '.join(sorted(more))}); build it "
-            "and name the image as docker_image under [environment] in task.toml, or in image.txt"
-        )
-    return base, workdir
+    named = environment.get("docker_image") or (files.text("image.txt") or "").strip()
+    if not named:
+        if written is None:
+            return None, workdir
+        if base is None or more:
+            raise ConfigurationError(
+                f"{folder / 'environment/Dockerfile'} needs a build ({sorted(more)}); build it "
+                "and name the image as docker_image under [environment] in task.toml, or in image.txt"
+            )
+    return RegistryImage(named or base, f"task {folder.name!r}"), workdir

@@ -1,23 +1,60 @@
-"""Parsers for the files of a task's folder: task.toml and Dockerfile."""
+"""Reads a task's folder, which somebody else may have made, and checks what it asks of the caller's machine."""
 
 import posixpath
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, Egress
+from sandboxkit.datasets import Folder
+from sandboxkit.types import Network
+
+INTERNET = "internet"
+
+
+def task_folder(folder: Path) -> Folder:
+    """Return the folder of a task. Raises ConfigurationError for a name that is no plain text of a line."""
+    if not folder.name.isprintable() or len(folder.name) > 200:
+        raise ConfigurationError(
+            f"task {folder.name!a}: a task's folder needs a printable name of at most 200 characters"
+        )
+    return Folder(folder, f"task {folder.name!r}")
+
+
+def tests_folder(files: Folder) -> Folder | None:
+    """Return the folder of a task's tests, None if there is none. Links in it may not leave it."""
+    path = files.subfolder("tests")
+    return None if path is None else Folder(path, "the folder of tests")
+
+
+def allowed(
+    task: str, network: Network | Egress | None, allow_network: str | Collection[str]
+) -> None:
+    """Raise ConfigurationError unless the caller allows each server that a task's network may reach.
+
+    `allow_network` has their names, as `Egress` has them, or "internet" for all.
+    """
+    listed = (allow_network,) if isinstance(allow_network, str) else tuple(allow_network)
+    names = network.allow if isinstance(network, Egress) else [INTERNET] * (network == INTERNET)
+    for name in names:
+        if name not in listed and INTERNET not in listed:
+            raise ConfigurationError(
+                f"task {task!r} asks for the network {name!r}: if it may have it, load it with "
+                f"allow_network=[{name!r}]; [{INTERNET!r}] allows every network"
+            )
 
 
 # Any: TOML values, here and below.
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(folder: Folder) -> dict[str, Any]:
     """Parse a `task.toml`; return {} if it does not exist. Raises ConfigurationError for invalid TOML."""
-    if not path.is_file():
-        return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+        return tomllib.loads(folder.text("task.toml") or "")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise folder.refusal(b"task.toml", f"is not valid: {error}") from error
 
 
 def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
@@ -38,13 +75,15 @@ def dockerfile(text: str) -> tuple[str | None, str | None, set[str]]:
     """
     base: str | None = None
     workdir: str | None = None
-    more = set[str]()
+    more, stages = set[str](), dict[str, str]()
     for line in re.sub(r"\\\n", " ", text).splitlines():
         word, _, rest = line.strip().partition(" ")
         match word.upper():
             case "FROM":
                 words = [each for each in rest.split() if not each.startswith("--")]
-                base, workdir = words[0] if words else None, None
+                base, workdir = stages.get(words[0].lower(), words[0]) if words else None, None
+                if base is not None and len(words) == 3:
+                    stages[words[2].lower()] = base
             case "WORKDIR":
                 workdir = posixpath.normpath(posixpath.join(workdir or "/", rest.strip()))
             case "" | "CMD" | "ENTRYPOINT" | "LABEL":

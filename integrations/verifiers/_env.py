@@ -7,6 +7,7 @@ from typing import Any, Literal
 import verifiers.v1 as vf
 
 from sandboxkit import ConfigurationError, Session
+from sandboxkit.images import RegistryImage, image_on
 from sandboxkit.integrations.verifiers._runtime import SandboxkitRuntime, infrastructure
 
 
@@ -19,6 +20,10 @@ class SandboxkitEnvConfig(vf.SingleAgentEnvConfig):
     """The backend's name. None: SANDBOXKIT_PROVIDER, else the machine's default."""
     image: str | None = None
     """The image for tasks that name none."""
+    network: Literal["none", "internet"] = "none"
+    """The network of tasks that name none. With "none" a task may not ask for the internet."""
+    gpu: str | None = None
+    """GPUs, in the words of the provider. Without them a task may not ask for GPUs."""
     lifetime: float = 4 * 3600.0
     """Seconds after which a sandbox ends, even if its episode is still running."""
 
@@ -32,7 +37,8 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
         """Run an episode; the sandbox is deleted when this returns."""
         if self._session is None:
             config = self.config
-            options: dict[str, Any] = {"lifetime": config.lifetime, "image": config.image}
+            names = ("lifetime", "image", "network", "gpu")
+            options: dict[str, Any] = {name: getattr(config, name) for name in names}
             self._session = Session(config.provider, tags="verifiers", **options)
         async with boxed(self._session, task) as box:
             trace = await agents.agent.run(task, runtime=box)
@@ -49,10 +55,11 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
 async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRuntime]:
     """Yield a sandbox with the task's options for `Agent.run(task, runtime=...)`; delete it afterwards.
 
-    Raises ConfigurationError for options that sandboxkit or the backend does not support, such as a
-    list of allowed hosts, and verifiers' SandboxError if the sandbox cannot be started.
+    The image is one of a registry. Raises ConfigurationError if the task asks for more memory, processors, GPUs
+    or network than the session's own, and for options that sandboxkit or the backend does not support, such as
+    a list of allowed hosts; verifiers' SandboxError if the sandbox cannot be started.
     """
-    box = SandboxkitRuntime(session.sandbox(**_options(task.data)))
+    box = SandboxkitRuntime(session.sandbox(**_options(session, task.data)))
     box.env = dict(task.runtime_env())
     try:
         with infrastructure():
@@ -64,20 +71,30 @@ async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRunt
 
 
 # Any: keyword arguments of `Session.sandbox`, which checks them.
-def _options(data: vf.TaskData) -> dict[str, Any]:
-    wants = data.resources
-    options: dict[str, Any] = {
-        "image": data.image,
-        "workdir": data.workdir,
+def _options(session: Session, data: vf.TaskData) -> dict[str, Any]:
+    wants, own = data.resources, session.sandbox().spec
+    image = None if data.image is None else RegistryImage(data.image, "a task's image")
+    asked: dict[str, Any] = {
         "cpus": wants.cpu,
         "memory_mb": None if wants.memory is None else round(wants.memory * 1024),
         "gpu": wants.gpu,
         "network": _network(data),
     }
+    for name, value in asked.items():
+        most = getattr(own, name)
+        more = value > most if name in ("cpus", "memory_mb") and value and most else False
+        if more or (name in ("gpu", "network") and value not in (None, "none", most)):
+            raise ConfigurationError(
+                f"a task asks for {name}={value!r}; the session's own {name}={most!r} is the most that it may have: "
+                f"give {name}={value!r} to the session or to the env's config"
+            )
+    options = {"image": image_on(session.provider_name, image), "workdir": data.workdir, **asked}
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _network(data: vf.TaskData) -> Literal["none", "internet"]:
+def _network(data: vf.TaskData) -> Literal["none", "internet"] | None:
+    if "network_allow" not in data.model_fields_set and not data.network_block:
+        return None
     if "*" in data.network_block or not data.network_allow:
         return "none"
     if data.network_allow == ["*"] and not data.network_block:

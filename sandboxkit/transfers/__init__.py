@@ -4,6 +4,6 @@ An uploaded folder keeps modes and links. A downloaded archive is untrusted: it 
 and nothing is written outside its target.
 """
 
-from sandboxkit.transfers._archive import Transfer
+from sandboxkit.transfers._archive import DownloadLimits, Transfer, extract
 
-__all__ = ["Transfer"]
+__all__ = ["DownloadLimits", "Transfer", "extract"]

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import anyio
 import anyio.from_thread
@@ -60,6 +60,8 @@ class DownloadLimits:
 
     max_bytes: int
     max_files: int
+    links: bool = False
+    """Whether links are made rather than skipped. Whoever reads the target must not follow them blindly."""
 
 
 Seen = Callable[[int], None]
@@ -138,16 +140,16 @@ async def unpack(
     send, receive = anyio.create_memory_object_stream[bytes](8)
     result: list[Transfer] = []
 
-    async def extract() -> None:
+    async def extracted() -> None:
         with receive:
             arguments = (_Reader(receive), target, single, limits)
             # A thread outside the shared pool, because a stalled sandbox blocks it.
             own = anyio.CapacityLimiter(1)
-            result.append(await anyio.to_thread.run_sync(_extract, *arguments, limiter=own))
+            result.append(await anyio.to_thread.run_sync(extract, *arguments, limiter=own))
 
     try:
         async with anyio.create_task_group() as group:
-            group.start_soon(extract)
+            group.start_soon(extracted)
             async with aclosing(tar), send:
                 async for chunk in tar:
                     seen(len(chunk))
@@ -204,7 +206,7 @@ def _entries(folder: str, prefix: str) -> list[tuple[str, str]]:
 
 def _content(path: str, size: int) -> Iterator[bytes]:
     left = size
-    with open(path, "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         while left:
             data = file.read(min(left, _CHUNK))
             if not data:
@@ -226,6 +228,14 @@ def _anonymous(path: str, member: tarfile.TarInfo | None) -> tarfile.TarInfo:
     return member
 
 
+class Stream(Protocol):
+    """What an archive is read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return this many bytes; fewer only at the end."""
+        ...
+
+
 class _Reader:
     def __init__(self, receive: MemoryObjectReceiveStream[bytes]) -> None:
         self._receive, self._buffer = receive, bytearray()
@@ -241,21 +251,20 @@ class _Reader:
         return data
 
 
-def _extract(source: _Reader, target: str, single: bool, limits: DownloadLimits) -> Transfer:
+def extract(source: Stream, target: str, single: bool, limits: DownloadLimits) -> Transfer:
+    """Extract an untrusted tar from `source`; see `unpack`."""
     folder, name = os.path.split(os.path.abspath(target)) if single else (target, "")
     os.makedirs(folder, exist_ok=True)
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         return _extract_below(root, name, source, limits)
     except ArchiveError as error:
-        raise SandboxFileError(
-            f"the sandbox sent a broken archive: {error}", path=target
-        ) from error
+        raise SandboxFileError(f"it is a broken archive: {error}", path=target) from error
     finally:
         os.close(root)
 
 
-def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits) -> Transfer:
+def _extract_below(root: int, name: str, source: Stream, limits: DownloadLimits) -> Transfer:
     """Extract the members below `root`; with `name`, the only member becomes that file."""
     files = size = skipped_size = 0
     skipped: list[str] = []
@@ -276,6 +285,8 @@ def _extract_below(root: int, name: str, source: _Reader, limits: DownloadLimits
         elif member.is_file:
             files += 1
             _write(root, parts, member)
+        elif limits.links and member.link:
+            _link(root, parts, member)
         else:
             skipped.append(member.name)
             skipped_size += len(member.name)
@@ -332,6 +343,25 @@ def _write(root: int, parts: list[str], member: Member) -> None:
         os.close(folder)
 
 
+def _link(root: int, parts: list[str], member: Member) -> None:
+    folder, source = _enter(root, parts[:-1]), None
+    try:
+        if member.is_hard:
+            *above, old = _parts(member.link) or [""]
+            source = _enter(root, above)
+            os.link(old, parts[-1], src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.symlink(member.link.partition("\0")[0], parts[-1], dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise _refused(member.name, f"a link to {member.link!r}, which is missing") from error
+        raise _whose(error, parts) from error
+    finally:
+        os.close(folder)
+        if source is not None:
+            os.close(source)
+
+
 def _whose(error: OSError, parts: list[str]) -> OSError | SandboxFileError:
     """Return a SandboxFileError if a name from the sandbox clashes or is invalid, else `error`."""
     if error.errno not in _BAD_NAMES:
@@ -341,4 +371,4 @@ def _whose(error: OSError, parts: list[str]) -> OSError | SandboxFileError:
 
 def _refused(name: str, reason: str) -> SandboxFileError:
     shown = name if len(name) <= 200 else f"{name[:200]}..."
-    return SandboxFileError(f"download refused at {shown!r}: {reason}", path=name)
+    return SandboxFileError(f"the archive is refused at {shown!r}: {reason}", path=name)

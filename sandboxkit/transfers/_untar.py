@@ -14,7 +14,8 @@ _PER_MEMBER = 2 << 10
 _MAX_EXTENSIONS = 4
 _MAX_DIGITS = 20
 _FILES, _FOLDER = (b"0", b"\0", b"7"), b"5"
-_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
+_LINKS = (b"1", b"2")
+_WITHOUT_CONTENT = (*_LINKS, b"3", b"4", b"5", b"6")
 _PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK = b"x", b"g", b"L", b"K"
 _EXTENSIONS = (_PAX, _PAX_OF_ALL, _LONG_NAME, _LONG_LINK)
 
@@ -34,6 +35,9 @@ class Member:
     size: int
     """Size of the content in bytes; 0 for a link, a folder or a special file."""
     executable: bool
+    link: str
+    """Where a link leads: a symbolic one as it is, a hard one to an earlier member; "" if it is no link."""
+    is_hard: bool
     read: Read
 
 
@@ -45,6 +49,7 @@ def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
     """
     left = max_bytes + max_files * _PER_MEMBER
     name: bytes | None = None
+    link: bytes | None = None
     size: int | None = None
     extensions = 0
     while (block := _exactly(read, _BLOCK)) != _NOTHING:
@@ -57,9 +62,11 @@ def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
             text = _exactly(read, _padded(stored))[:stored]
             if kind == _LONG_NAME:
                 name = text.partition(b"\0")[0]
+            elif kind == _LONG_LINK:
+                link = text.partition(b"\0")[0]
             elif kind == _PAX:
                 records = _records(text)
-                name = records.get(b"path", name)
+                name, link = records.get(b"path", name), records.get(b"linkpath", link)
                 if b"size" in records:
                     size = _decimal(records[b"size"])
             continue
@@ -71,10 +78,22 @@ def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
             size = stored
         content = _Content(read, size)
         is_file = kind in _FILES and not (kind == b"\0" and name.endswith(b"/"))
-        executable = bool(_number(block[100:108]) & 0o100)
-        yield Member(os.fsdecode(name), is_file, kind == _FOLDER, size, executable, content.read)
+        if kind not in _LINKS:
+            link = b""
+        elif link is None:
+            link = block[157:257].partition(b"\0")[0]
+        yield Member(
+            os.fsdecode(name),
+            is_file,
+            kind == _FOLDER,
+            size,
+            executable=bool(_number(block[100:108]) & 0o100),
+            link=os.fsdecode(link),
+            is_hard=kind == _LINKS[0],
+            read=content.read,
+        )
         content.skip()
-        name = size = None
+        name = link = size = None
         extensions = 0
 
 
