@@ -99,9 +99,9 @@ def load_task(
             test_timeout=float(verifier.get("timeout_sec", _SECONDS)),
             memory_mb=_memory_mb(environment),
             cpus=environment.get("cpus"),
-            env=_variables(environment.get("env", {}), env_names),
+            env=variables(folder.name, environment.get("env", {}), env_names),
             network=network,
-            test_env=_variables(verifier.get("env", {}), env_names),
+            test_env=variables(folder.name, verifier.get("env", {}), env_names),
             test_network=test_network,
             reward_decides=True,
         )
@@ -176,10 +176,10 @@ def _memory_mb(environment: dict[str, Any]) -> int | None:
     return int(float(size[1]) * _MB[size[2]])
 
 
-def _variables(table: dict[str, Any], env_names: Collection[str]) -> dict[str, str]:
+def variables(task: str, table: dict[str, Any], env_names: Collection[str]) -> dict[str, str]:
     """Expand values `${NAME}` and `${NAME:-default}` of the names in `env_names` from this process's environment.
 
-    Raises ValueError for another name, and for a variable that is not set and has no default.
+    Raises ConfigurationError for another name, and for a variable that is not set and has no default.
     """
     found = dict[str, str]()
     for name, value in table.items():
@@ -188,12 +188,14 @@ def _variables(table: dict[str, Any], env_names: Collection[str]) -> dict[str, s
             found[name] = value
             continue
         if isinstance(env_names, str) or template[1] not in env_names:
-            raise ValueError(
-                f"{name}={value!r} reads the variable {template[1]!r} of this process: if the task may have it, "
+            raise ConfigurationError(
+                f"task {task!r}: {name}={value!r} reads the variable {template[1]!r} of this process: if the task may have it, "
                 f"load it with env_names=[{template[1]!r}]"
             )
         given = os.environ.get(template[1], template[2])
         if given is None:
-            raise ValueError(f"{name}={value!r}: the environment variable {template[1]} is not set")
+            raise ConfigurationError(
+                f"task {task!r}: {name}={value!r}: the environment variable {template[1]} is not set"
+            )
         found[name] = given
     return found

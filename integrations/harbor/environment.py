@@ -21,6 +21,7 @@ from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.harbor._definition import image_and_workdir
 from sandboxkit.integrations.harbor._network import changeable, network_of
+from sandboxkit.integrations.harbor._task import variables
 from sandboxkit.integrations.swe.folder import allowed, task_folder
 from sandboxkit.types import Network, Profile
 
@@ -46,7 +47,7 @@ class SandboxkitEnvironment(BaseEnvironment):
     Besides Harbor's own settings it accepts these options of a Session, as `kwargs` or `--ek`:
     `provider`, `image` (overrides the task's; "default" is the provider's default), `workdir`, `user`,
     `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. `allow_network` has the servers that the
-    task may name, or "internet" for all. The folder's Dockerfile is not built: see `load_task`.
+    task may name, or "internet" for all, `env_names` the variables of this process that its `env` may read. The folder's Dockerfile is not built: see `load_task`.
 
     The network follows Harbor's phases; an "allowlist" becomes an `Egress`. If any phase is restricted,
     a "public" phase is an `Egress` too: it reaches every public name on ports 80 and 443, by HTTP and
@@ -70,12 +71,13 @@ class SandboxkitEnvironment(BaseEnvironment):
         lifetime: float = _LIFETIME,
         start_timeout: float | None = None,
         allow_network: str | Collection[str] = (),
+        env_names: Collection[str] = (),
         **kwargs: Any,
     ) -> None:
         self._provider, self._image, self._workdir = provider, image, workdir
         self._user, self._profile = None if user is None else str(user), profile
         self._pids, self._lifetime, self._start_timeout = pids, lifetime, start_timeout
-        self._allow_network = allow_network
+        self._allow_network, self._env_names = allow_network, env_names
         self._one_user = False
         self._starts_in = "/"
         """Directory in which the sandbox's commands start; known after the start."""
@@ -110,9 +112,11 @@ class SandboxkitEnvironment(BaseEnvironment):
         settings, files = self.task_env_config, task_folder(self.environment_dir.parent)
         for name in (self.environment_dir.name, "tests", "solution"):
             files.subfolder(name)
+        task = self.environment_dir.parent.name
+        variables(task, settings.env or {}, self._env_names)
         for policy in self._policies():
             network = network_of(policy.network_mode.value, policy.allowed_hosts)
-            allowed(self.environment_dir.parent.name, network, self._allow_network)
+            allowed(task, network, self._allow_network)
         self._image, found = image_and_workdir(
             files, self.environment_dir.name, settings.docker_image, self._image
         )

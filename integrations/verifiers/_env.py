@@ -21,9 +21,9 @@ class SandboxkitEnvConfig(vf.SingleAgentEnvConfig):
     image: str | None = None
     """The image for tasks that name none."""
     network: Literal["none", "internet"] = "none"
-    """The network of tasks that name none. With "none" a task may not ask for the internet."""
+    """The network of tasks that allow it."""
     gpu: str | None = None
-    """GPUs, in the words of the provider. Without them a task may not ask for GPUs."""
+    """The GPUs that a task may ask for, in the words of the provider."""
     lifetime: float = 4 * 3600.0
     """Seconds after which a sandbox ends, even if its episode is still running."""
 
@@ -55,9 +55,10 @@ class SandboxkitEnv(vf.Env[SandboxkitEnvConfig]):
 async def boxed(session: Session, task: vf.Task) -> AsyncIterator[SandboxkitRuntime]:
     """Yield a sandbox with the task's options for `Agent.run(task, runtime=...)`; delete it afterwards.
 
-    The image is one of a registry. Raises ConfigurationError if the task asks for more memory, processors, GPUs
-    or network than the session's own, and for options that sandboxkit or the backend does not support, such as
-    a list of allowed hosts; verifiers' SandboxError if the sandbox cannot be started.
+    The image is one of a registry, and the network is the session's or none. Raises ConfigurationError if the
+    task asks for more memory, processors or GPUs than the session has, and for options that sandboxkit or
+    the backend does not support, such as a list of allowed hosts; verifiers' SandboxError if the sandbox cannot
+    be started.
     """
     box = SandboxkitRuntime(session.sandbox(**_options(session, task.data)))
     box.env = dict(task.runtime_env())
@@ -78,27 +79,30 @@ def _options(session: Session, data: vf.TaskData) -> dict[str, Any]:
         "cpus": wants.cpu,
         "memory_mb": None if wants.memory is None else round(wants.memory * 1024),
         "gpu": wants.gpu,
-        "network": _network(data),
     }
     for name, value in asked.items():
         most = getattr(own, name)
-        more = value > most if name in ("cpus", "memory_mb") and value and most else False
-        if more or (name in ("gpu", "network") and value not in (None, "none", most)):
+        more = value != most if name == "gpu" else most is not None and value and value > most
+        if value is not None and more:
             raise ConfigurationError(
                 f"a task asks for {name}={value!r}; the session's own {name}={most!r} is the most that it may have: "
                 f"give {name}={value!r} to the session or to the env's config"
             )
-    options = {"image": image_on(session.provider_name, image), "workdir": data.workdir, **asked}
+    options = {
+        "image": image_on(session.provider_name, image),
+        "workdir": data.workdir,
+        "network": _network(data),
+        **asked,
+    }
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _network(data: vf.TaskData) -> Literal["none", "internet"] | None:
-    if "network_allow" not in data.model_fields_set and not data.network_block:
-        return None
+def _network(data: vf.TaskData) -> Literal["none"] | None:
+    """Return "none" for a task without network, and None for the session's: verifiers' default is ["*"]."""
     if "*" in data.network_block or not data.network_allow:
         return "none"
     if data.network_allow == ["*"] and not data.network_block:
-        return "internet"
+        return None
     raise ConfigurationError(
         f"network_allow={data.network_allow!r} with network_block={data.network_block!r}: a sandbox "
         "has all of the internet or none of it; allow ['*'] or []"

@@ -23,7 +23,8 @@ NETWORK = SETTINGS.replace("no-network", "public")
 async def graded(
     folder: Path, test: str, submission: str = "echo 42 >answer.txt", settings: str = SETTINGS
 ) -> Verdict:
-    task = load_task(write(folder, test=test, settings=settings), image="default")
+    folder = write(folder, test=test, settings=settings)
+    task = load_task(folder, image="default", allow_network="internet")
     async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.exec(["bash", "-c", submission], check=True)
@@ -99,7 +100,9 @@ class Flaky(Mapping[str, str]):
 async def test_a_network_failure_in_the_tests_is_masked(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
     flaky = Flaky()
-    task = dataclasses.replace(load_task(folder, image="default"), test_env=flaky)
+    task = dataclasses.replace(
+        load_task(folder, image="default", allow_network="internet"), test_env=flaky
+    )
     async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.start()
@@ -117,7 +120,8 @@ def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
         'env = { KEY = "${SECRET_KEY}", MODE = "${NO_SUCH:-fast}" }\n'
         "[environment]\nmemory = '0.5G'\ncpus = 2",
     )
-    task = load_task(write(tmp_path / "answer", settings=settings))
+    folder = write(tmp_path / "answer", settings=settings)
+    task = load_task(folder, allow_network="internet", env_names=["SECRET_KEY", "NO_SUCH"])
     assert (task.image, task.workdir) == ("sandboxkit/python:3.11", "/job")
     assert (task.memory_mb, task.cpus, task.test_timeout) == (512, 2, 7.0)
     assert (task.network, task.test_network) == ("none", "internet")
@@ -129,21 +133,34 @@ def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_each_phase_has_its_own_network(tmp_path: Path) -> None:
     some = Egress(allow=["some.invalid"])
-    task = load_task(write(tmp_path / "a", settings=PHASES))
+    task = load_task(write(tmp_path / "a", settings=PHASES), allow_network=["some.invalid"])
     assert (task.network, task.test_network) == ("none", some)
     empty = PHASES.replace('["some.invalid"]', "[]")
     assert load_task(write(tmp_path / "b", settings=empty)).test_network == "none"
     public = write(
         tmp_path / "c", settings=PHASES.replace('"allowlist"\nallowed_hosts', '"public"\n#')
     )
-    assert load_task(public).test_network == "internet"
-    assert load_task(public, in_place=True).test_network == Egress(allow=["*"])
+    assert load_task(public, allow_network="internet").test_network == "internet"
+    in_place = load_task(public, in_place=True, allow_network=["internet"])
+    assert in_place.test_network == Egress(allow=["*"])
+
+
+def test_a_task_that_names_no_network_has_the_session_s_unless_harbor_s_is_allowed(
+    tmp_path: Path,
+) -> None:
+    folder = write(tmp_path / "a", settings=SETTINGS.replace("network_mode", "#"))
+    silent, allowed = load_task(folder), load_task(folder, allow_network="internet")
+    assert (silent.network, silent.test_network) == (None, None)
+    assert (allowed.network, allowed.test_network) == ("internet", "internet")
 
 
 async def test_in_place_the_network_changes_to_that_of_the_tests(tmp_path: Path) -> None:
     test = f"python3 -c '{STATUS}'\necho 1 >{OUT}/reward.txt"
     task = load_task(
-        write(tmp_path / "a", test=test, settings=PHASES), image="default", in_place=True
+        write(tmp_path / "a", test=test, settings=PHASES),
+        image="default",
+        in_place=True,
+        allow_network=["some.invalid"],
     )
     async with Session("local") as session, SweEnv(session, {"a": task}) as env:
         await env.reset("a")
@@ -196,4 +213,8 @@ def test_a_dockerfile_that_adds_a_directory_is_an_image(tmp_path: Path) -> None:
 def test_what_has_no_equivalent_is_refused(tmp_path: Path, old: str, new: str, named: str) -> None:
     settings = SETTINGS.replace(old, new)
     with pytest.raises(ConfigurationError, match=named):
-        load_task(write(tmp_path / "answer", settings=settings))
+        load_task(
+            write(tmp_path / "answer", settings=settings),
+            allow_network="internet",
+            env_names=["NO_SUCH_VARIABLE"],
+        )

@@ -56,7 +56,8 @@ async def there(provider: str) -> set[str]:
 async def trial(
     folder: Path, task: Path, provider: str, agent: str | None, import_path: str | None = None
 ) -> Trial:
-    environment = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON[provider])
+    kwargs = ON[provider] | {"allow_network": "internet"}
+    environment = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=kwargs)
     config = TrialConfig(
         task=TaskConfig(path=task),
         trials_dir=folder / "trials",

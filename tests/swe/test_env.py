@@ -134,7 +134,7 @@ async def test_the_setup_reaches_what_it_may_and_the_agent_does_not(
 async def test_a_setup_network_is_read_from_the_task_and_checked(folder: Path) -> None:
     settings = folder / "a" / "task.toml"
     settings.write_text('[sandboxkit]\nsetup_allow = ["pypi.org"]\n')
-    task = load_tasks(folder)["a"]
+    task = load_tasks(folder, allow_network=["pypi.org"])["a"]
     assert task.setup_network == Egress(allow=["pypi.org"])
     with pytest.raises(ConfigurationError, match="network='internet'"):
         dataclasses.replace(task, network="internet")
