@@ -127,5 +127,5 @@ def _copies(where: str, context: Folder, folder: str, words: list[str]) -> Itera
                     into = posixpath.join(into, posixpath.basename(name))
         except ConfigurationError as error:
             reason = f"there is no such file in {str(context.path)!r}: {error}"
-            raise ConfigurationError(f"{where} {source}: {reason}") from error
+            raise ConfigurationError(f"{where} {source!r}: {reason}") from error
         yield CopyStep(str(local), into)
