@@ -70,6 +70,8 @@ class Data:
     tasks: str = ""
     """SWE tasks: a source for `swe.load_tasks`, or `bundled`. A row names its task as `task_id` and
     needs no prompt; without `train` each task is a row. The task's tests grade it."""
+    allow_network: Sequence[str] = ()
+    """Servers that the tasks' `setup_allow` may name."""
     curriculum: str = ""
     """Folder of an earlier run with these rows. Those whose last 8 rewards in its records are equal are
     left out. Each pass takes the others from the easiest to the hardest; rows without records come last.

@@ -59,11 +59,11 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, generation: object) -> set[int]
     return {int(tokenizer.eos_token_id), *more}
 
 
-def load_swe_tasks(source: str) -> dict[str, Task]:
+def load_swe_tasks(source: str, allow_network: Sequence[str] = ()) -> dict[str, Task]:
     """Load the SWE tasks of `data.tasks`; none if it is empty. Raises ConfigurationError."""
     if not source:
         return {}
-    return bundled_tasks() if source == "bundled" else load_tasks(source)
+    return bundled_tasks() if source == "bundled" else load_tasks(source, allow_network=allow_network)
 
 
 def read_rows(

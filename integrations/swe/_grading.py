@@ -72,10 +72,9 @@ def make_sandbox(
         "network": task.test_network if tests else before if snapshot is None else after,
         "env": task.env or None,
         "snapshot": snapshot,
+        "image": image_on(session.provider_name, task.image),
     }
     given = {name: value for name, value in limits.items() if value is not None}
-    if task.image is not None:
-        given["image"] = image_on(session.provider_name, task.image)
     made = session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
     for name in ("memory_mb", "cpus"):
         most, wanted = getattr(session.sandbox().spec, name), getattr(made.spec, name)

@@ -171,10 +171,12 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--provider", default=None)
+    parser.add_argument("--allow-network", action="append", default=[], metavar="NAME")
     options = parser.parse_args()
     with Session(options.provider, tags=("swe-server",)) as session:
         address = (options.host, options.port)
-        server = SweServer(address, session, load_tasks(options.tasks), SweConfig())
+        tasks = load_tasks(options.tasks, allow_network=options.allow_network)
+        server = SweServer(address, session, tasks, SweConfig())
         with serving(server), contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
 

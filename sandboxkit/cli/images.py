@@ -11,8 +11,8 @@ from sandboxkit.images._build import TAG
 from sandboxkit.images._image import TTL
 
 _EPILOG = """\
-The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM takes what --image of
-the provider takes, or "default". The steps run in a sandbox, whose files are
+The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM names an image of
+a registry, or "default", the provider's own. The steps run in a sandbox, whose files are
 kept as a snapshot, so no daemon is needed for the provider local. Build the
 same again, and the id is printed at once.
 

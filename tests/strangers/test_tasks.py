@@ -295,7 +295,7 @@ def test_a_hostile_folder_is_refused_by_its_name(
 ) -> None:
     folder = write(tmp_path / "tasks" / "one")
     HOSTILE[kind](folder, outside)
-    with in_time(), pytest.raises(ConfigurationError, match="one|no folder") as refused:
+    with in_time(), pytest.raises(ConfigurationError, match=r"one|no folder") as refused:
         load_tasks(folder if alone else folder.parent)
     assert CANARY not in str(refused.value)
 
