@@ -63,7 +63,9 @@ def load_swe_tasks(source: str, allow_network: Sequence[str] = ()) -> dict[str, 
     """Load the SWE tasks of `data.tasks`; none if it is empty. Raises ConfigurationError."""
     if not source:
         return {}
-    return bundled_tasks() if source == "bundled" else load_tasks(source, allow_network=allow_network)
+    return (
+        bundled_tasks() if source == "bundled" else load_tasks(source, allow_network=allow_network)
+    )
 
 
 def read_rows(

@@ -111,7 +111,10 @@ class Sampling:
     ) -> None:
         self._config, self._stop, self._engine = config, stop, engine
         self._session = session
-        tasks, held_out = load_swe_tasks(config.data.tasks, config.data.allow_network), config.data.held_out
+        tasks, held_out = (
+            load_swe_tasks(config.data.tasks, config.data.allow_network),
+            config.data.held_out,
+        )
         self._train = chosen_rows(read_rows(config.data.train, tokenizer, config, tasks), config)
         content = "".join(json.dumps([row.prompt, row.task]) for row in self._train)
         self.digest = hashlib.sha256(content.encode()).hexdigest()

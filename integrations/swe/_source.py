@@ -1,10 +1,8 @@
 """Loads tasks from a folder, a .tar.gz, or a data set repository on Hugging Face."""
 
-import bz2
 import functools
 import gzip
 import hashlib
-import lzma
 import os
 import shutil
 import tempfile
@@ -20,11 +18,6 @@ from sandboxkit.integrations.swe._task import Task, load_task
 from sandboxkit.transfers import DownloadLimits, extract
 
 _LIMITS = DownloadLimits(max_bytes=4 << 30, max_files=200_000, links=True)
-_COMPRESSED: dict[bytes, type[gzip.GzipFile] | type[bz2.BZ2File] | type[lzma.LZMAFile]] = {
-    b"\x1f\x8b": gzip.GzipFile,
-    b"BZ": bz2.BZ2File,
-    b"\xfd7": lzma.LZMAFile,
-}
 _HF = "hf:"
 
 
@@ -128,9 +121,9 @@ def _cached(name: str, fill: Callable[[Path], object]) -> Path:
 
 def _extract(archive: Path, folder: Path) -> None:
     with archive.open("rb") as file:
-        opened = _COMPRESSED.get(file.read(2), FileIO)
+        opened = gzip.GzipFile if file.read(2) == b"\x1f\x8b" else FileIO
     try:
         with opened(archive, "rb") as stream:
-            extract(stream, os.fspath(folder), False, _LIMITS)
-    except (OSError, SandboxFileError, EOFError, lzma.LZMAError, zlib.error) as error:
+            extract(stream.read, os.fspath(folder), False, _LIMITS)
+    except (OSError, SandboxFileError, EOFError, zlib.error) as error:
         raise ConfigurationError(f"{archive} is not a readable .tar.gz: {error}") from error

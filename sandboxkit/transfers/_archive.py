@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import anyio.from_thread
@@ -18,7 +18,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from sandboxkit._work import leaf_of
 from sandboxkit.errors import ConfigurationError, SandboxFileError
-from sandboxkit.transfers._untar import ArchiveError, Member, members
+from sandboxkit.transfers._untar import ArchiveError, Member, Read, members
 from sandboxkit.types import FileInfo, FileType
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ async def unpack(
 
     async def extracted() -> None:
         with receive:
-            arguments = (_Reader(receive), target, single, limits)
+            arguments = (_Reader(receive).read, target, single, limits)
             # A thread outside the shared pool, because a stalled sandbox blocks it.
             own = anyio.CapacityLimiter(1)
             result.append(await anyio.to_thread.run_sync(extract, *arguments, limiter=own))
@@ -228,14 +228,6 @@ def _anonymous(path: str, member: tarfile.TarInfo | None) -> tarfile.TarInfo:
     return member
 
 
-class Stream(Protocol):
-    """What an archive is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return this many bytes; fewer only at the end."""
-        ...
-
-
 class _Reader:
     def __init__(self, receive: MemoryObjectReceiveStream[bytes]) -> None:
         self._receive, self._buffer = receive, bytearray()
@@ -251,24 +243,24 @@ class _Reader:
         return data
 
 
-def extract(source: Stream, target: str, single: bool, limits: DownloadLimits) -> Transfer:
-    """Extract an untrusted tar from `source`; see `unpack`."""
+def extract(read: Read, target: str, single: bool, limits: DownloadLimits) -> Transfer:
+    """Extract an untrusted tar from `read`; see `unpack`."""
     folder, name = os.path.split(os.path.abspath(target)) if single else (target, "")
     os.makedirs(folder, exist_ok=True)
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return _extract_below(root, name, source, limits)
+        return _extract_below(root, name, read, limits)
     except ArchiveError as error:
         raise SandboxFileError(f"it is a broken archive: {error}", path=target) from error
     finally:
         os.close(root)
 
 
-def _extract_below(root: int, name: str, source: Stream, limits: DownloadLimits) -> Transfer:
+def _extract_below(root: int, name: str, read: Read, limits: DownloadLimits) -> Transfer:
     """Extract the members below `root`; with `name`, the only member becomes that file."""
     files = size = skipped_size = 0
     skipped: list[str] = []
-    archive = members(source.read, max_bytes=limits.max_bytes, max_files=limits.max_files)
+    archive = members(read, max_bytes=limits.max_bytes, max_files=limits.max_files)
     for count, member in enumerate(archive, 1):
         if count > limits.max_files:
             raise _refused(member.name, f"more than max_files={limits.max_files} members")

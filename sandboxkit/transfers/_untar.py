@@ -82,16 +82,9 @@ def members(read: Read, *, max_bytes: int, max_files: int) -> Iterator[Member]:
             link = b""
         elif link is None:
             link = block[157:257].partition(b"\0")[0]
-        yield Member(
-            os.fsdecode(name),
-            is_file,
-            kind == _FOLDER,
-            size,
-            executable=bool(_number(block[100:108]) & 0o100),
-            link=os.fsdecode(link),
-            is_hard=kind == _LINKS[0],
-            read=content.read,
-        )
+        executable = bool(_number(block[100:108]) & 0o100)
+        kinds, leads = (is_file, kind == _FOLDER), (os.fsdecode(link), kind == _LINKS[0])
+        yield Member(os.fsdecode(name), *kinds, size, executable, *leads, content.read)
         content.skip()
         name = link = size = None
         extensions = 0
