@@ -1,0 +1,130 @@
+"""A fuzz of task folders: whatever is in them, nothing outside of them is shown."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandboxkit import ConfigurationError
+from sandboxkit.images import RegistryImage
+from sandboxkit.integrations.harbor import load_task as load_harbor
+from sandboxkit.integrations.swe import Task, load_task, load_tasks
+from tests.strangers.tasks import CANARY, in_time, packed, write
+
+pytestmark = pytest.mark.usefixtures("task_cache")
+
+
+FILES = "instruction.md tests test.sh judge.py environment seeds Dockerfile image.txt task.toml setup.sh a b"
+NAMES = st.sampled_from([*FILES.split(), "x\ny", "\x1b[31m", "\udcff", "-rf", "n" * 200])
+PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+TARGETS = st.one_of(
+    PATHS,
+    st.lists(
+        st.sampled_from(["..", ".", "a", "outside", "one", "tests"]), min_size=1, max_size=6
+    ).map("/".join),
+    st.sampled_from(
+        [
+            "OUT",
+            "OUT/secret",
+            "OUT/instruction.md",
+            "OUT/tests",
+            "/",
+            "/dev/zero",
+            "/proc/self/environ",
+        ]
+    ),
+)
+CONTENT = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(
+        [
+            '[environment]\ndocker_image = "OUT"',
+            "[environment]\ndocker_image = 3",
+            '[environment]\nenv = { A = "${CANARY}" }',
+            '[sandboxkit]\nartefacts = "OUT"',
+            "[sandboxkit]\nsetup_allow = 7",
+            "[verifier]\ntimeout_sec = '1'",
+            "FROM OUT",
+            "FROM debian AS a\nFROM a",
+            "OUT",
+            "\0",
+        ]
+    ),
+)
+ENTRIES = st.one_of(
+    st.tuples(st.just("file"), PATHS, CONTENT),
+    st.tuples(st.just("link"), PATHS, TARGETS),
+    st.tuples(st.just("pipe"), PATHS, st.just("")),
+    st.tuples(st.just("folder"), PATHS, st.just("")),
+)
+Entries = list[tuple[str, str, str]]
+
+
+def fill(folder: Path, outside: Path, entries: Entries) -> None:
+    """Write what fits, as a task of somebody else: entries whose place is taken are left out."""
+    write(folder)
+    for kind, name, content in entries:
+        path, content = folder / name, content.replace("OUT", str(outside))
+        # A link of an earlier entry may not be followed here, or this test would write outside.
+        if any(parent.is_symlink() for parent in [path, *path.parents]):
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if kind != "folder" and not path.is_dir():
+                path.unlink(missing_ok=True)
+            if kind == "file":
+                path.write_text(content, "utf-8", "surrogateescape")
+            elif kind == "link":
+                path.symlink_to(content)
+            elif kind == "pipe":
+                os.mkfifo(path)
+            else:
+                path.mkdir()
+        except OSError:
+            continue
+
+
+def attack(entries: Entries) -> None:
+    """Load what the entries make, and look at everything that would be sent to a sandbox."""
+    with tempfile.TemporaryDirectory() as temporary:
+        outside, folder = Path(temporary, "outside"), Path(temporary, "tasks", "one")
+        for name in ("secret", "instruction.md", "tests/test.sh"):
+            (outside / name).parent.mkdir(parents=True, exist_ok=True)
+            (outside / name).write_text(CANARY)
+        fill(folder, outside, entries)
+        before = sorted(outside.rglob("*"))
+        loaders: tuple[Callable[[], list[Task]], ...] = (
+            lambda: list(load_tasks(folder.parent).values()),
+            lambda: [load_task(folder)],
+            lambda: [load_harbor(folder)],
+            lambda: [load_harbor(folder, image="default")],
+        )
+        for load in loaders:
+            try:
+                with in_time():
+                    tasks = load()
+                    sent = b"".join(map(packed, tasks))
+            except ConfigurationError as error:
+                tasks, sent = [], str(error).encode("utf-8", "surrogateescape")
+            assert CANARY.encode() not in sent
+            for task in tasks:
+                assert task.image is None or isinstance(task.image, RegistryImage)
+                assert (task.network, task.setup_network, task.test_network) == (None, None, None)
+        assert sorted(outside.rglob("*")) == before
+
+
+@settings(max_examples=300)
+@given(st.lists(ENTRIES, max_size=12))
+def test_no_folder_shows_anything_outside_of_it(entries: Entries) -> None:
+    attack(entries)
+
+
+@pytest.mark.nightly
+@settings(max_examples=100_000)
+@given(st.lists(ENTRIES, max_size=20))
+def test_no_folder_of_many_shows_anything_outside_of_it(entries: Entries) -> None:
+    attack(entries)
