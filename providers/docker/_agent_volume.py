@@ -19,7 +19,6 @@ import anyio.to_thread
 from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
 
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.docker._container import AGENT_DIRECTORY
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._loopback import HOSTS
@@ -74,8 +73,8 @@ def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) ->
     except NotFound:
         created = api.create_volume(name, labels={_LABEL: "1"})
         volume = FilledVolume(name, f"{created['Mountpoint']}/{_HOSTS_NAME}")
-    with loader(api, image, name, AGENT_DIRECTORY) as container:
-        api.put_archive(container, AGENT_DIRECTORY, _archive(content))
+    with loader(api, image, name) as (container, target):
+        api.put_archive(container, target, _archive(content))
         remove_abandoned(api)
     return volume
 

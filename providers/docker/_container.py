@@ -18,12 +18,13 @@ from sandboxkit.providers._rules import STRICT, Rule, at_least, is_root
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = [
-    "AGENT_DIRECTORY",
-    "AGENT_PATH",
     "AGENT_SOCKET",
+    "GO_SETTINGS",
     "ID_PATTERN",
     "MARKER",
     "ContainerImage",
+    "agent_directory",
+    "agent_path",
     "check",
     "check_capabilities",
     "create_body",
@@ -33,14 +34,14 @@ __all__ = [
     "strict_folders",
 ]
 
-AGENT_DIRECTORY = "/.sandboxkit"
-AGENT_PATH = f"{AGENT_DIRECTORY}/agent"
 AGENT_SOCKET = "@sandboxkit-agent"
 """An abstract socket, so that it works with a read-only root and a hostile /tmp."""
 
 ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
 """The provider ignores, and never deletes, a container whose name does not match."""
 MARKER = "sandboxkit"
+GO_SETTINGS = ("GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK=")
+"""Variables for our own programs in a container: an image's Env could change their runtime by these."""
 _TAG_NAMES = "sandboxkit.tags"
 _EXPIRES = "sandboxkit.expires"
 
@@ -86,6 +87,20 @@ class ContainerImage:
     user: str
     """The image's user; empty for root."""
     volumes: tuple[str, ...]
+
+
+def agent_directory(sandbox_id: str) -> str:
+    """Return where the agent's volume is mounted in a container of this name.
+
+    An image is made before the random name is chosen, so it has no link there that leads the mount, or
+    `docker exec` of the agent, to a program of its own. Nobody can rename a mount point or its parent, the root.
+    """
+    return f"/.{sandbox_id}"
+
+
+def agent_path(sandbox_id: str) -> str:
+    """Return the agent's path in a container of this name."""
+    return f"{agent_directory(sandbox_id)}/agent"
 
 
 def check(spec: SandboxSpec) -> None:
@@ -175,6 +190,7 @@ def create_body(
     spec: SandboxSpec,
     image: ContainerImage,
     *,
+    name: str,
     own_user: str,
     agent_volume: str,
     runtime: str | None,
@@ -186,7 +202,7 @@ def create_body(
 ) -> dict[str, object]:
     """Return the body of Docker's create call.
 
-    `own_user` runs commands with profile="strict" or gVisor if neither the spec nor the image names a user
+    `name` is the container's. `own_user` runs commands with profile="strict" or gVisor if neither the spec nor the image names a user
     other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
     sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in Docker's words.
     Raises ConfigurationError for an image with volumes and profile="strict".
@@ -206,7 +222,7 @@ def create_body(
             {
                 "Type": "volume",
                 "Source": agent_volume,
-                "Target": AGENT_DIRECTORY,
+                "Target": agent_directory(name),
                 "ReadOnly": True,
                 "VolumeOptions": {"NoCopy": True},
             },
@@ -262,7 +278,7 @@ def create_body(
         "User": "0:0",
         "Env": [],
         "WorkingDir": "/",
-        "Entrypoint": [AGENT_PATH],
+        "Entrypoint": [agent_path(name)],
         "Cmd": agent_flags(
             spec,
             user=user,

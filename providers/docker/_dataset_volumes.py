@@ -27,7 +27,6 @@ _CONTENT = "sandboxkit.dataset.volume"
 _PREFIX = "sandboxkit-dataset-"
 _POINTER = re.compile(_PREFIX + "([0-9a-f]{64})")
 _VOLUME = re.compile(_PREFIX + "([0-9a-f]{64})-[0-9a-f]{16}")
-_TARGET = "/dataset"
 
 
 class DatasetMissingError(SandboxStartError):
@@ -110,8 +109,8 @@ def _fill(
     api: Any, image: str, digest: str, content: Iterator[bytes], pointer: str, volume: str
 ) -> str:
     """Fill a volume, let the pointer name it unless another client was first; return what it names."""
-    with loader(api, image, volume, _TARGET) as container:
-        api.put_archive(container, _TARGET, content)
+    with loader(api, image, volume) as (container, target):
+        api.put_archive(container, target, content)
         # While the loader refers to the volume, nobody removes it for having no pointer.
         api.create_volume(pointer, labels={_LABEL: digest, _CONTENT: volume})
         return labels_of(api, pointer).get(_CONTENT, "")

@@ -9,8 +9,6 @@ from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # the package ships no types
 
-from sandboxkit.providers.docker._container import AGENT_PATH
-
 __all__ = ["loader", "remove_abandoned"]
 
 _CLIENT = "sandboxkit.loader"
@@ -22,26 +20,28 @@ _LOADED_WITHIN = 24 * 3600
 
 # Any: the docker package has no types.
 @contextmanager
-def loader(api: Any, image: str, volume: str, target: str) -> Iterator[str]:
-    """Make a container that mounts a volume at `target`, yield its id, and remove it in the end.
+def loader(api: Any, image: str, volume: str) -> Iterator[tuple[str, str]]:
+    """Make a container that mounts a volume, yield its id and the mount point, and remove it in the end.
 
-    `image` is any image that is present.
+    `image` is any image that is present. It has no link at the mount point, whose name is random.
     """
+    name = f"{_LOADER}{secrets.token_hex(8)}"
+    target = f"/.{name}"
     mount = {"Type": "volume", "Source": volume, "Target": target}
     container = api.create_container_from_config(
         {
             "Image": image,
-            "Entrypoint": [AGENT_PATH],
+            "Entrypoint": [target],  # a folder: nothing can be run
             "Labels": {_CLIENT: _client()},
             "HostConfig": {
                 "NetworkMode": "none",
                 "Mounts": [mount | {"VolumeOptions": {"NoCopy": True}}],
             },
         },
-        f"{_LOADER}{secrets.token_hex(8)}",
+        name,
     )["Id"]
     try:
-        yield container
+        yield container, target
     finally:
         api.remove_container(container, force=True, v=True)
 

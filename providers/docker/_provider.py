@@ -33,7 +33,7 @@ from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._gvisor import GAVE_UP
 from sandboxkit.providers.docker import _answers, _container
 from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
-from sandboxkit.providers.docker._container import AGENT_PATH, AGENT_SOCKET, ID_PATTERN
+from sandboxkit.providers.docker._container import AGENT_SOCKET, GO_SETTINGS, ID_PATTERN, agent_path
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._diagnosis import diagnosis
 from sandboxkit.providers.docker._direct import DirectConnections, DirectRoute
@@ -216,9 +216,12 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
     ) -> str:
         info = await self._daemon.info()
         spec, runtime = self._runtimes.settle(spec, self._runtime, info)
+        # Chosen here, so that the container can be removed even if the answer to its creation is lost.
+        name = f"sandboxkit-{secrets.token_hex(8)}"
         body = _container.create_body(
             spec,
             image,
+            name=name,
             own_user=_container.own_user(info.security),
             agent_volume=volume.name,
             runtime=runtime,
@@ -228,8 +231,6 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
             mounts={HOSTS_PATH: volume.hosts} if hosts is Hosts.MOUNT else {},
             volumes=self._mounts.of(spec.mounts),
         )
-        # Chosen here, so that the container can be removed even if the answer to its creation is lost.
-        name = f"sandboxkit-{secrets.token_hex(8)}"
         instance = self._instance(name)
         instance.gvisor = spec.isolation == "gvisor"
         stream: ByteStream | None = None
@@ -256,7 +257,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                     shield=True,
                 )
             except SandboxStartError as error:
-                if AGENT_PATH in str(error) and "no such file" in str(error):
+                if agent_path(name) in str(error) and "no such file" in str(error):
                     raise _AgentMissingError(str(error), provider=self.name) from error
                 raise
             owner = await self._attach(name, stream, config_of(spec))
@@ -378,8 +379,11 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
 
         def connect(api: Any) -> str:
             socket = _answers.agent_socket(api.inspect_container(sandbox_id))
-            argv = [AGENT_PATH, "connect", socket]
-            return str(api.exec_create(sandbox_id, argv, stdin=True, user="0:0")["Id"])
+            argv = [agent_path(sandbox_id), "connect", socket]
+            made = api.exec_create(
+                sandbox_id, argv, stdin=True, user="0:0", environment=list(GO_SETTINGS)
+            )
+            return str(made["Id"])
 
         try:
             started = await self._daemon.call(

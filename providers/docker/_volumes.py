@@ -20,7 +20,6 @@ __all__ = ["VolumeMissingError", "WritableVolumes"]
 
 _LABEL = "sandboxkit.volume"
 _PREFIX = "sandboxkit-volume-"
-_TARGET = "/volume"
 _ACL_VERSION, _UNNAMED = 2, 0xFFFFFFFF
 _USER_OBJ, _GROUP_OBJ, _OTHER = 0x01, 0x04, 0x20
 
@@ -105,9 +104,9 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
                 provider="docker",
             )
     api.create_volume(volume, labels={_LABEL: name})
-    with loader(api, image, volume, _TARGET) as container:
+    with loader(api, image, volume) as (container, target):
         # From above, because the daemon leaves the folder that it unpacks into as it is.
-        api.put_archive(container, "/", _writable_folder(_TARGET.strip("/")))
+        api.put_archive(container, "/", _writable_folder(target.strip("/")))
 
 
 def _remove(api: Any, name: str) -> None:
