@@ -30,7 +30,7 @@ type options struct {
 	user, workdir, dropEnv string
 	listenFD               int
 	listenPath, owner      string
-	beside, gvisor         bool
+	beside, gvisor, noRoot bool
 	caps                   uint64
 	openFiles              uint64
 }
@@ -46,6 +46,7 @@ func parseOptions() (o options) {
 	flag.StringVar(&o.owner, "owner", "stdin", "where the owner comes from: stdin, or socket as others")
 	flag.BoolVar(&o.beside, "beside", false, "be no first process, and let others of the machine be")
 	flag.BoolVar(&o.gvisor, "gvisor", false, "the kernel is gVisor: run nothing as the agent's user; whoever reaches the socket may connect")
+	flag.BoolVar(&o.noRoot, "no-root", false, "run nothing as uid 0, whatever its name")
 	flag.BoolVar(&resettable, "resettable", false, "though beside others: the machine is the sandbox's own")
 	flag.BoolVar(&o.noNetwork, "no-network", false, "remove all network interfaces but the loopback")
 	flag.StringVar(&o.dropEnv, "drop-env", "", "prefix of inherited variables that commands do not get")
@@ -158,12 +159,12 @@ func setUp(o options) (*sandbox, error) {
 			return nil, err
 		}
 	}
+	if err := checkGround(o); err != nil {
+		return nil, err
+	}
 	id, err := lookupUser(o.user)
 	if err != nil {
 		return nil, err
-	}
-	if o.gvisor && id.isAgent() {
-		return nil, fmt.Errorf("user %q is root, and with gVisor nothing runs as root; name another with user=", o.user)
 	}
 	box := &sandbox{
 		user:       id,
@@ -172,7 +173,11 @@ func setUp(o options) (*sandbox, error) {
 		lease:      seconds(o.lease),
 		drop:       o.dropEnv,
 		gvisor:     o.gvisor,
+		noRoot:     o.noRoot || o.gvisor,
 		clients:    map[*conn]bool{},
+	}
+	if err := box.refuseRoot(o.user, id); err != nil {
+		return nil, err
 	}
 	places := box.workdirs(o.workdir)
 	noWorkdir := box.findWorkdir(places[:1], nil) // needs the privileges that are dropped below

@@ -23,8 +23,10 @@ type sandbox struct {
 	ownerCalls bool
 	// lease is how long the sandbox lives without a client; 0 means for ever.
 	lease time.Duration
-	// gvisor is set if no command may run as the agent's user: gVisor does not protect process 1 from it.
 	gvisor bool
+	// noRoot is set if nothing may run as uid 0: in a strict sandbox, and in gVisor, which does not protect
+	// process 1 from it.
+	noRoot bool
 	drop   string // prefix of the agent's own variables that commands do not get
 	null   uintptr
 
@@ -69,6 +71,16 @@ func (b *sandbox) as() identity {
 	return b.user
 }
 
+// refuseRoot returns an error for the uid 0 in a sandbox in which nothing may run as root. An image may give
+// that uid any name.
+func (b *sandbox) refuseRoot(asked string, id identity) error {
+	if !b.noRoot || id.uid != 0 && !id.isAgent() {
+		return nil
+	}
+	return fmt.Errorf("user %q is uid 0 in this image: nothing runs as the agent's user here, because with "+
+		"profile=\"strict\" or gVisor nothing runs as root; name another with user=: %w", asked, syscall.EPERM)
+}
+
 func (b *sandbox) become(id identity) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -88,8 +100,8 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 		if id, err = lookupUser(user); err != nil {
 			return id, nil, err
 		}
-		if b.gvisor && id.isAgent() {
-			return id, nil, fmt.Errorf("with gVisor nothing runs as the agent's user %q: %w", user, syscall.EPERM)
+		if err := b.refuseRoot(user, id); err != nil {
+			return id, nil, err
 		}
 	}
 	merged := map[string]string{"PATH": defaultPath}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,6 +96,31 @@ func lookupUser(spec string) (identity, error) {
 	}
 	return id, nil
 }
+
+// checkGround returns an error unless /proc, /dev/null and the folder of gVisor's socket are the kernel's and
+// the runtime's own. A volume or folder that the image leads there by a link would be believed, and what it has
+// in the place of /dev/null would be opened as root and passed to commands.
+func checkGround(o options) error {
+	const procMagic, nullDevice = 0x9fa0, 1<<8 | 3
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs("/proc", &fs); err != nil || fs.Type != procMagic {
+		return fmt.Errorf("/proc is not the kernel's (error %v): %s", err, honest)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Lstat("/dev/null", &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != nullDevice {
+		return fmt.Errorf("/dev/null is not the null device (error %v): %s", err, honest)
+	}
+	if !o.gvisor {
+		return nil
+	}
+	folder := path.Dir(o.listenPath)
+	if err := syscall.Lstat(folder, &st); err != nil || st.Mode != syscall.S_IFDIR|0o700 || st.Uid != 0 {
+		return fmt.Errorf("%s is not root's own folder (error %v): %s", folder, err, honest)
+	}
+	return nil
+}
+
+const honest = "use an image without a link or a VOLUME there, and without links from other folders to it"
 
 // accountLines returns a file's lines. It reads only a regular file, and at most 1 MiB, because a command
 // may have replaced the file.

@@ -37,7 +37,7 @@ def check(spec: SandboxSpec, rules: Iterable[Rule], *, provider: str) -> None:
 def is_root(user: str | None) -> bool:
     """Return whether "name", "uid" or "name-or-uid:group" is root; False for None."""
     name = (user or "").partition(":")[0]
-    return name == "root" or (name.isdigit() and int(name) == 0)
+    return name == "root" or (bool(name) and not name.strip("0"))
 
 
 def never(reasons: Mapping[str, str]) -> tuple[Rule, ...]:

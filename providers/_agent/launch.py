@@ -41,6 +41,7 @@ def agent_flags(
     command_caps: int = 0,
     open_files: int | None = None,
     gvisor: bool = False,
+    no_root: bool = False,
 ) -> list[str]:
     """Return the agent's command-line arguments.
 
@@ -55,7 +56,8 @@ def agent_flags(
     with `drop_env`. `command_caps` is a mask of capabilities that root's commands keep. `open_files` is
     a command's limit of open files. It is below the agent's own limit, so that other processes of the
     agent's user cannot stop the agent from passing descriptors. With `gvisor`, where a command of the
-    agent's user could end the agent, there is none, and whoever reaches `listen_path` may connect.
+    agent's user could end the agent, there is none, and whoever reaches `listen_path` may connect. With `no_root` nothing
+    runs as uid 0, whatever the image calls it.
     """
     flags = [] if spec.workdir is None else [f"--workdir={spec.workdir}"]
     if user or spec.user:
@@ -72,6 +74,8 @@ def agent_flags(
         flags.append(f"--open-files={open_files}")
     if gvisor:
         flags.append("--gvisor")
+    if no_root:
+        flags.append("--no-root")
     if owner_by_socket:
         flags.append("--owner=socket")
     if lease is not None:

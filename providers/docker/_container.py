@@ -285,6 +285,7 @@ def create_body(
             listen_path=_gvisor.SOCKET if gvisor else AGENT_SOCKET,
             open_files=_OPEN_FILES,
             gvisor=gvisor,
+            no_root=spec.profile == "strict",
             command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
         ),
         "Healthcheck": {"Test": ["NONE"]},
