@@ -57,7 +57,8 @@ func ofOwnUser(c *net.UnixConn) bool {
 
 // lead runs one of the agent's client verbs. `connect PATH` joins stdin and stdout to an agent that is
 // a sandbox's first process. `link [-start] -socket=PATH [-- FLAGS]` joins them to an agent that runs
-// beside other processes, and starts that agent on request. `keep` and `restore` are a snapshot of files.
+// beside other processes, and starts that agent on request. `keep` and `restore` are a snapshot of files, `pack`
+// and `unpack` one of folders in memory.
 func lead(verb string, args []string) error {
 	// The client's traffic passes through this process: prevent other processes of the user from tracing it.
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetDumpable, 0, 0)
@@ -89,13 +90,15 @@ func lead(verb string, args []string) error {
 		start := set.Bool("start", false, "start the agent unless it runs, with the flags after --")
 		_ = set.Parse(args)
 		return link(*socket, *start, set.Args())
-	case "keep", "restore", "unstage":
+	case "keep", "restore", "unstage", "pack", "unpack":
 		runtime.LockOSThread() // they change the user of their thread
-		return map[string]func([]string) error{"keep": keep, "restore": restore, "unstage": unstage}[verb](args)
+		verbs := map[string]func([]string) error{"keep": keep, "restore": restore, "unstage": unstage,
+			"pack": packFolders, "unpack": unpackFolders}
+		return verbs[verb](args)
 	case "stage":
 		return stage(args)
 	}
-	return fmt.Errorf("%q is none of connect, link, launch, keep, restore, stage and unstage", verb)
+	return fmt.Errorf("%q is none of connect, link, launch, keep, restore, stage, unstage, pack and unpack", verb)
 }
 
 // firstVariable is the environment variable with the client's first bytes in base64, if the command that

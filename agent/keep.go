@@ -172,38 +172,39 @@ func keep(args []string) error {
 		stdout.Close() // the client has gone: end a write that nobody reads
 	}()
 	out := bufio.NewWriterSize(stdout, chunkSize)
+	k := keeper{since: int64((begin - startSlack.Seconds()) * 1e9), mounts: mountPoints("self")}
 	// Higher levels take several times the processor time, while the sandbox is paused, for few bytes less.
-	packed, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+	size, err := k.pack(out, gzip.BestSpeed, args[1:])
 	if err != nil {
 		return err
 	}
-	all := countingWriter{Writer: packed}
-	k := keeper{
-		w:      tar.NewWriter(&all),
-		since:  int64((begin - startSlack.Seconds()) * 1e9),
-		mounts: mountPoints(),
-		linked: map[[2]uint64]string{},
-		buf:    make([]byte, chunkSize),
+	if _, err := fmt.Fprintf(out, keptMark, size); err != nil {
+		return err
 	}
-	for _, place := range args[1:] {
+	return out.Flush()
+}
+
+// pack writes the changes in the places, and returns the size of the tar before its compression.
+func (k *keeper) pack(out io.Writer, level int, places []string) (int64, error) {
+	packed, err := gzip.NewWriterLevel(out, level)
+	if err != nil {
+		return 0, err
+	}
+	all := countingWriter{Writer: packed}
+	k.w, k.linked, k.buf = tar.NewWriter(&all), map[[2]uint64]string{}, make([]byte, chunkSize)
+	for _, place := range places {
 		root, err := reach(place)
 		if err == nil {
 			err = k.folder(place, &root)
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if err := k.w.Close(); err != nil {
-		return err
+		return 0, err
 	}
-	if err := packed.Close(); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintf(out, keptMark, all.bytes); err != nil {
-		return err
-	}
-	return out.Flush()
+	return all.bytes, packed.Close()
 }
 
 type countingWriter struct {
@@ -235,9 +236,10 @@ func began() (float64, error) {
 	return float64(time.Now().UnixNano())/1e9 - age, nil
 }
 
-func mountPoints() map[string]bool {
+// mountPoints returns the paths at which a process sees mounts: its number, or "self".
+func mountPoints(process string) map[string]bool {
 	found := map[string]bool{}
-	data, _ := os.ReadFile("/proc/self/mountinfo")
+	data, _ := os.ReadFile("/proc/" + process + "/mountinfo")
 	for _, m := range mounts(string(data)) {
 		found[m.path] = true
 	}

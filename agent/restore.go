@@ -76,7 +76,7 @@ func unpack(archive io.Reader, args []string) error {
 		r:       tar.NewReader(packed),
 		workdir: args[0],
 		places:  args[1:],
-		mounts:  mountPoints(),
+		mounts:  mountPoints("self"),
 		buf:     make([]byte, chunkSize),
 	}
 	long := map[string]string{} // records of the next member
@@ -358,7 +358,9 @@ func (e *entry) become(head *tar.Header) error {
 		empty := []byte{0}
 		_, _, errno := syscall.Syscall6(syscall.SYS_FCHOWNAT, uintptr(e.fd), uintptr(unsafe.Pointer(&empty[0])),
 			uintptr(wanted.uid), uintptr(wanted.gid), atEmptyPath, 0)
-		if errno != 0 {
+		if errno == syscall.EPERM && os.Getuid() != 0 {
+			wanted = ownerOf(&e.st) // it belongs to the sandbox's only user now
+		} else if errno != 0 {
 			return fmt.Errorf("owner %d:%d: %w", wanted.uid, wanted.gid, errno)
 		}
 		e.st.Uid, e.st.Gid = wanted.uid, wanted.gid

@@ -19,14 +19,18 @@ import anyio.to_thread
 from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
 
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers.docker import _answers
+from sandboxkit.providers.docker._container import agent_path
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._loopback import HOSTS
 
-__all__ = ["AgentVolume", "FilledVolume"]
+__all__ = ["AgentVolume", "FilledVolume", "exec_agent"]
 
 _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
+_GO_SETTINGS = ["GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK="]
+"""An image's Env could change how our program runs by these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,17 @@ class AgentVolume:
                     what="start a sandbox: the agent could not be stored",
                 )
             return self._volume
+
+
+def exec_agent(api: Any, sandbox_id: str) -> str:
+    """Make an exec of the agent that connects a further client, and return its id."""
+    argv = [
+        agent_path(sandbox_id),
+        "connect",
+        _answers.agent_socket(api.inspect_container(sandbox_id)),
+    ]
+    made = api.exec_create(sandbox_id, argv, stdin=True, user="0:0", environment=_GO_SETTINGS)
+    return str(made["Id"])
 
 
 def _ensure(api: Any, name: str, image: str, content: bytes, *, refill: bool) -> FilledVolume:

@@ -19,11 +19,11 @@ from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
 __all__ = [
     "AGENT_SOCKET",
-    "GO_SETTINGS",
     "ID_PATTERN",
     "MARKER",
+    "ORIGIN",
     "ContainerImage",
-    "agent_directory",
+    "agent_mount",
     "agent_path",
     "check",
     "check_capabilities",
@@ -40,8 +40,8 @@ AGENT_SOCKET = "@sandboxkit-agent"
 ID_PATTERN = re.compile(r"sandboxkit-[0-9a-f]{16}")
 """The provider ignores, and never deletes, a container whose name does not match."""
 MARKER = "sandboxkit"
-GO_SETTINGS = ("GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK=")
-"""Variables for our own programs in a container: an image's Env could change their runtime by these."""
+ORIGIN = "sandboxkit.origin"
+"""What a container was made of, in JSON: for its snapshots. Every container has it, so none has an image's."""
 _TAG_NAMES = "sandboxkit.tags"
 _EXPIRES = "sandboxkit.expires"
 
@@ -84,9 +84,13 @@ class ContainerImage:
     """The properties of an image that the provider needs."""
 
     reference: str
+    id: str
+    """What containers are made of, however the reference is used meanwhile."""
     user: str
     """The image's user; empty for root."""
     volumes: tuple[str, ...]
+    snapshot: Mapping[str, Any] | None = None
+    """The record of the snapshot that the image is."""
 
 
 def agent_directory(sandbox_id: str) -> str:
@@ -101,6 +105,17 @@ def agent_directory(sandbox_id: str) -> str:
 def agent_path(sandbox_id: str) -> str:
     """Return the agent's path in a container of this name."""
     return f"{agent_directory(sandbox_id)}/agent"
+
+
+def agent_mount(sandbox_id: str, volume: str) -> dict[str, object]:
+    """Return the mount of the agent's volume in a container of this name."""
+    return {
+        "Type": "volume",
+        "Source": volume,
+        "Target": agent_directory(sandbox_id),
+        "ReadOnly": True,
+        "VolumeOptions": {"NoCopy": True},
+    }
 
 
 def check(spec: SandboxSpec) -> None:
@@ -219,13 +234,7 @@ def create_body(
         "Memory": (spec.memory_mb or _MEMORY_MB) * _MIB,
         "MemorySwap": (spec.memory_mb or _MEMORY_MB) * _MIB,
         "Mounts": [
-            {
-                "Type": "volume",
-                "Source": agent_volume,
-                "Target": agent_directory(name),
-                "ReadOnly": True,
-                "VolumeOptions": {"NoCopy": True},
-            },
+            agent_mount(name, agent_volume),
             *volumes,
             *(
                 {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
@@ -272,7 +281,7 @@ def create_body(
         # Otherwise the next job could see closed connections (TIME_WAIT) for a minute.
         host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}
     return {
-        "Image": image.reference,
+        "Image": image.id,
         "Hostname": "sandbox",
         "NetworkDisabled": not endpoint,
         "User": "0:0",
@@ -289,7 +298,12 @@ def create_body(
             command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
         ),
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {**spec.tags, MARKER: "1", _TAG_NAMES: json.dumps(sorted(spec.tags))},
+        "Labels": {
+            **spec.tags,
+            MARKER: "1",
+            _TAG_NAMES: json.dumps(sorted(spec.tags)),
+            ORIGIN: json.dumps(_origin(spec, image)),
+        },
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
@@ -299,6 +313,12 @@ def create_body(
         "Tty": False,
         "HostConfig": host,
     }
+
+
+def _origin(spec: SandboxSpec, image: ContainerImage) -> dict[str, str | None]:
+    made_of = image.snapshot or {"image": image.reference, "user": image.user}
+    kept = {key: made_of.get(key) for key in ("image", "user", "base")}
+    return {**kept, "reference": image.reference, "parent": spec.snapshot}
 
 
 def strict_folders(spec: SandboxSpec) -> list[str]:
@@ -339,7 +359,7 @@ def sandbox_info(
         provider="docker",
         state=_STATES.get(state, SandboxState.STOPPED),
         tags=tags,
-        image=image,
+        image=json.loads(labels[ORIGIN])["reference"] if ORIGIN in labels else image,
         created_at=created,
         expires_at=expires,
     )

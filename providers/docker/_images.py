@@ -178,6 +178,7 @@ def _image(reference: str, answer: Any) -> ContainerImage:
     config = answer["Config"] or {}
     return ContainerImage(
         reference=reference,
+        id=str(answer["Id"]),
         user=str(config.get("User") or ""),
         volumes=tuple(config.get("Volumes") or ()),
     )

@@ -1,57 +1,59 @@
 """The folders of a strict container that are in memory: archived for a snapshot, unpacked at a start from it.
 
-A commit does not see them. While the sandbox is paused, a second container of the same image reads them
-through the sandbox's first process and writes an archive to its own layer, which is then committed.
+A commit does not see them. While the sandbox is paused, the agent's program in a second container of the same
+image reads them through the sandbox's first process and writes an archive to its own layer, which is then
+committed. No program of the image runs there. Each start unpacks the archive as the sandbox's user.
 """
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # ships no types
 
 from sandboxkit.errors import CapacityError, ConfigurationError, SandboxError
-from sandboxkit.types import Command
+from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
+from sandboxkit.providers.docker._container import agent_mount, agent_path, strict_folders
+from sandboxkit.types import Command, SandboxSpec
 
-__all__ = ["UNPACK", "keep", "remove_stale"]
+__all__ = ["keep", "remove_stale", "unpack"]
 
-_ARCHIVE = "/.sandboxkit-files.tar"
-_NAMES = "/.sandboxkit-names"
+_NAME = "sandboxkit-keeper-"
 _LABEL = "sandboxkit.keeper"
-"""The label of the second container."""
+"""The label of the second container. An image's containers may have it too; their names differ."""
 _STALE = 900.0
 """Seconds after which such a container is of a process that was killed."""
 _SECONDS = 600.0
 """Time limit (s) of an archive."""
 _PAUSES = 10
 """How often a sandbox is asked to stand still."""
-_PACK = (
-    f'cd /proc/1/root && find "$@" -mindepth 1 -print0 >{_NAMES} && '
-    f"tar -S --format=posix --null --no-recursion -T {_NAMES} -cf {_ARCHIVE} && "
-    f"rm {_NAMES} && chmod 444 {_ARCHIVE}"
-)
-UNPACK = Command(("tar", "-C", "/", "-xpf", _ARCHIVE))
-"""Run by the sandbox's user, to whom the files then belong."""
 
 
 # Any: the daemon's client and answers are untyped.
-def keep(api: Any, sandbox_id: str, base: str, folders: Sequence[str], **image: object) -> None:
+def keep(
+    api: Any,
+    sandbox_id: str,
+    *,
+    base: str,
+    folders: Sequence[str],
+    agent_volume: str,
+    image: Mapping[str, Any],
+) -> None:
     """Commit an image of `base` and a sandbox's folders; `image` are arguments of the commit.
 
-    The sandbox is paused while they are read. Raises ConfigurationError for an image without the programs.
+    The sandbox is paused while they are read. Raises ConfigurationError if one is not in memory.
     """
-    name = f"sandboxkit-keeper-{secrets.token_hex(8)}"
-    api.create_container_from_config(_body(sandbox_id, base, folders), name)
+    name = f"{_NAME}{secrets.token_hex(8)}"
+    body = _body(name, sandbox_id, base, agent_volume)
+    api.create_container_from_config(
+        body | {"Cmd": ["pack", _archive(image["tag"]), *folders]}, name
+    )
     try:
         _pause(api, sandbox_id)
         try:
             api.start(name)
             status = api.wait(name, timeout=_SECONDS)["StatusCode"]
-        except APIError as error:
-            if "executable file not found" in str(error):
-                raise _failed(str(error.explanation), sandbox_id) from error
-            raise
         finally:
             api.unpause(sandbox_id)
         if status:
@@ -61,10 +63,26 @@ def keep(api: Any, sandbox_id: str, base: str, folders: Sequence[str], **image: 
         api.remove_container(name, force=True, v=True)
 
 
+def unpack(sandbox_id: str, spec: SandboxSpec) -> Command:
+    """Return the command that unpacks the archive of the spec's snapshot, for the sandbox's user.
+
+    The files then belong to that user.
+    """
+    archive = _archive((spec.snapshot or "").removeprefix("snapshot-"))
+    workdir = spec.workdir or DEFAULT_WORKDIR
+    return Command((agent_path(sandbox_id), "unpack", archive, workdir, *strict_folders(spec)))
+
+
+def _archive(tag: str) -> str:
+    """Return the archive's path, which no image has before the snapshot's tag is chosen."""
+    return f"/.sandboxkit-files-{tag}"
+
+
 def remove_stale(api: Any) -> None:
     """Remove the containers that processes left that were killed while they took a snapshot."""
     for each in api.containers(all=True, filters={"label": _LABEL}):
-        if time.time() - each["Created"] > _STALE:
+        ours = any(name.startswith(f"/{_NAME}") for name in each["Names"])
+        if ours and time.time() - each["Created"] > _STALE:
             api.remove_container(each["Id"], force=True, v=True)
 
 
@@ -80,20 +98,20 @@ def _pause(api: Any, sandbox_id: str) -> None:
         time.sleep(0.1)
 
 
-def _body(sandbox_id: str, base: str, folders: Sequence[str]) -> dict[str, object]:
+def _body(name: str, sandbox_id: str, base: str, agent_volume: str) -> dict[str, object]:
     return {
         "Image": base,
         "User": "0:0",
-        "Entrypoint": ["sh", "-c", _PACK, "sh"],
-        "Cmd": [folder.strip("/") for folder in folders],
+        "Entrypoint": [agent_path(name)],
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {_LABEL: "1"},
         "NetworkDisabled": True,
         "HostConfig": {
             "CapDrop": ["ALL"],
-            # To see another user's root folder, and to read its files.
-            "CapAdd": ["DAC_OVERRIDE", "DAC_READ_SEARCH", "SYS_PTRACE"],
+            # To enter the sandbox's root and to write to its own; it reads files as their owners.
+            "CapAdd": ["DAC_OVERRIDE", "SETGID", "SETUID", "SYS_CHROOT", "SYS_PTRACE"],
             "LogConfig": {"Type": "json-file"},
+            "Mounts": [agent_mount(name, agent_volume)],
             "NetworkMode": "none",
             "PidMode": f"container:{sandbox_id}",
             "SecurityOpt": ["no-new-privileges"],
@@ -102,11 +120,11 @@ def _body(sandbox_id: str, base: str, folders: Sequence[str]) -> dict[str, objec
 
 
 def _failed(reason: str, sandbox_id: str) -> SandboxError:
-    if "No space left" in reason:
+    if "no space left" in reason.lower():
         return CapacityError(reason, provider="docker", sandbox_id=sandbox_id)
     return ConfigurationError(
-        "a snapshot of a sandbox with profile='strict' needs sh, find and GNU tar in its image: "
-        f"{reason}; use another image, or profile='standard'",
+        f"the folders of a sandbox with profile='strict' were not kept: {reason}; use another image, or "
+        "profile='standard'",
         provider="docker",
         sandbox_id=sandbox_id,
     )

@@ -32,8 +32,8 @@ from sandboxkit.providers._agent.pausing import PausingProvider
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._gvisor import GAVE_UP
 from sandboxkit.providers.docker import _answers, _container
-from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume
-from sandboxkit.providers.docker._container import AGENT_SOCKET, GO_SETTINGS, ID_PATTERN, agent_path
+from sandboxkit.providers.docker._agent_volume import AgentVolume, FilledVolume, exec_agent
+from sandboxkit.providers.docker._container import AGENT_SOCKET, ID_PATTERN, agent_path
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._diagnosis import diagnosis
 from sandboxkit.providers.docker._direct import DirectConnections, DirectRoute
@@ -42,7 +42,7 @@ from sandboxkit.providers.docker._errors import is_status
 from sandboxkit.providers.docker._gvisor import OtherKernelError, Runtimes
 from sandboxkit.providers.docker._images import Images, PullProgress
 from sandboxkit.providers.docker._loopback import HOSTS, HOSTS_PATH, Hosts, hosts_from
-from sandboxkit.providers.docker._memory_folders import UNPACK
+from sandboxkit.providers.docker._memory_folders import unpack
 from sandboxkit.providers.docker._mounts import MISSING, DockerMounts
 from sandboxkit.providers.docker._removals import Removals
 from sandboxkit.providers.docker._snapshots import DockerSnapshots
@@ -132,19 +132,19 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         sandbox_id = await self._create(spec)
         if spec.snapshot is not None and spec.profile == "strict":
             try:
-                await self._unpack(sandbox_id)
+                await self._unpack(sandbox_id, spec)
             except BaseException:
                 await self.delete(sandbox_id)
                 raise
         return sandbox_id
 
-    async def _unpack(self, sandbox_id: str) -> None:
+    async def _unpack(self, sandbox_id: str, spec: SandboxSpec) -> None:
         said = bytearray()
 
         async def hear(stream: StreamName, data: bytes) -> None:
             said.extend(data[: 1000 - len(said)])
 
-        if (await self.exec(sandbox_id, UNPACK, hear)).status:
+        if (await self.exec(sandbox_id, unpack(sandbox_id, spec), hear)).status:
             raise SandboxStartError(
                 f"the files of the snapshot could not be unpacked: {said.decode(errors='replace').strip()}; "
                 "give at least the disk_mb and memory_mb of the sandbox that it was taken of",
@@ -376,18 +376,9 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             return direct
-
-        def connect(api: Any) -> str:
-            socket = _answers.agent_socket(api.inspect_container(sandbox_id))
-            argv = [agent_path(sandbox_id), "connect", socket]
-            made = api.exec_create(
-                sandbox_id, argv, stdin=True, user="0:0", environment=list(GO_SETTINGS)
-            )
-            return str(made["Id"])
-
         try:
             started = await self._daemon.call(
-                connect,
+                lambda api: exec_agent(api, sandbox_id),
                 what="connect to a sandbox",
                 sandbox_id=sandbox_id,
                 allow=lambda error: is_status(error, 409),

@@ -1,4 +1,8 @@
-"""Snapshots on docker: images that a commit makes of a container's writable layer, with our label."""
+"""Snapshots on docker: images that a commit makes of a container's writable layer, each with our record.
+
+The record is an empty volume with one label: whoever makes an image may give it any label and, in a file for
+`docker load`, any name. So an image is a snapshot only if the daemon has its record.
+"""
 
 import json
 import re
@@ -12,6 +16,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+from docker.errors import ImageNotFound  # type: ignore[import-untyped]  # ships no types
 
 from sandboxkit.errors import (
     CapacityError,
@@ -24,29 +29,39 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._gvisor import SOCKET_FOLDER
 from sandboxkit.providers.docker import _memory_folders
-from sandboxkit.providers.docker._container import ID_PATTERN, ContainerImage, strict_folders
+from sandboxkit.providers.docker._agent_volume import AgentVolume
+from sandboxkit.providers.docker._container import (
+    ID_PATTERN,
+    ORIGIN,
+    ContainerImage,
+    strict_folders,
+)
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import explanation, is_status
+from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
 __all__ = ["DockerSnapshots"]
 
 _REPOSITORY = "sandboxkit-snapshot"
 _LABEL = "sandboxkit.snapshot"
+_RECORD = re.compile("sandboxkit-snapshot-([0-9a-f]{16})")
+_STALE = 900.0
+"""Seconds after which a record without an image is of a process that was killed."""
 _ID = re.compile(r"snapshot-([0-9a-f]{16})")
-_TAG = re.compile(rf"{_REPOSITORY}:([0-9a-f]{{16}})")
 
 
 class DockerSnapshots(Provider):
     """The part of the docker provider that has to do with snapshots.
 
-    The daemon pauses the container while it commits it. A snapshot is one image, tagged with its id; one
-    label has all that is known about it. The folders of a strict sandbox, which are in memory, are an archive
-    in the image. The container's own labels are blank in the image. The daemon's
+    The daemon pauses the container while it commits it. A snapshot is one image, tagged with its id. The
+    folders of a strict sandbox, which are in memory, are an archive in the image. The container's own labels
+    are blank in the image. The daemon's
     layers keep times in seconds, fill holes, and drop extended attributes of users.
     """
 
     _daemon: Daemon
+    _agent: AgentVolume
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         if spec.isolation == "gvisor" and spec.snapshot is None:
@@ -89,12 +104,21 @@ class DockerSnapshots(Provider):
             )
         tag = secrets.token_hex(8)
         about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
-        config = {"Labels": {**dict.fromkeys(labels, ""), _LABEL: json.dumps(about)}}
+        config = {"Labels": dict.fromkeys(labels, "")}
         image: dict[str, Any] = {"repository": _REPOSITORY, "tag": tag, "conf": config}
+        volume = (await self._agent.ensure(about["base"])).name
 
         def commit(api: Any) -> None:
-            if about["folders"]:
-                _memory_folders.keep(api, sandbox_id, about["base"], about["folders"], **image)
+            api.create_volume(f"{_REPOSITORY}-{tag}", labels={_LABEL: json.dumps(about)})
+            if folders := about["folders"]:
+                _memory_folders.keep(
+                    api,
+                    sandbox_id,
+                    base=about["base"],
+                    folders=folders,
+                    agent_volume=volume,
+                    image=image,
+                )
             else:
                 api.commit(sandbox_id, pause=True, **image)
 
@@ -132,16 +156,9 @@ class DockerSnapshots(Provider):
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
         await self._daemon.call(_memory_folders.remove_stale, what="list snapshots")
-        found = await self._daemon.call(
-            lambda api: [
-                _info(self.name, image["Labels"], str(tag), int(image["Size"]))
-                for image in api.images(filters={"label": _LABEL})
-                for tag in image["RepoTags"] or ()
-            ],
-            what="list snapshots",
-        )
-        for info in found:
-            if info is not None and tags.items() <= info.tags.items():
+        for snapshot_id, about, size in await self._daemon.call(_listed, what="list snapshots"):
+            info = _info(self.name, snapshot_id, about, size)
+            if tags.items() <= info.tags.items():
                 yield info
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
@@ -149,16 +166,13 @@ class DockerSnapshots(Provider):
         if match is None:
             return
         try:
-            # Not forced: an image that a container uses would stay for ever, without its tag.
             await self._daemon.call(
-                lambda api: api.remove_image(f"{_REPOSITORY}:{match[1]}"),
+                lambda api: _remove(api, match[1]),
                 what="remove a snapshot",
-                allow=lambda error: is_status(error, 404, 409),
+                allow=lambda error: is_status(error, 409),
                 shield=True,
             )
         except Exception as error:
-            if is_status(error, 404):
-                return
             if not is_status(error, 409):
                 raise
             raise SnapshotInUseError(
@@ -168,12 +182,8 @@ class DockerSnapshots(Provider):
             ) from error
 
     async def _inspected(self, snapshot_id: str) -> SnapshotInfo:
-        labels, size = await self._described_image(snapshot_id)
-        tag = f"{_REPOSITORY}:{snapshot_id.removeprefix('snapshot-')}"
-        info = _info(self.name, labels, tag, size)
-        if info is None:
-            raise self._missing(snapshot_id)
-        return info
+        about, image = await self._described_image(snapshot_id)
+        return _info(self.name, snapshot_id, about, int(image["Size"]))
 
     async def _snapshot_image(self, spec: SandboxSpec) -> ContainerImage:
         """Return the image of the spec's snapshot.
@@ -181,8 +191,7 @@ class DockerSnapshots(Provider):
         Raises SnapshotNotFoundError, and ConfigurationError for a spec that names another image.
         """
         snapshot_id = spec.snapshot or ""
-        labels, _ = await self._described_image(snapshot_id)
-        about = json.loads(labels[_LABEL])
+        about, image = await self._described_image(snapshot_id)
         if spec.image not in (None, about["image"]):
             raise ConfigurationError(
                 f"image={spec.image!r}: snapshot {snapshot_id!r} was taken of a sandbox with the image "
@@ -203,20 +212,23 @@ class DockerSnapshots(Provider):
                 provider=self.name,
             )
         tag = snapshot_id.removeprefix("snapshot-")
-        return ContainerImage(f"{_REPOSITORY}:{tag}", user=about["user"], volumes=())
+        return ContainerImage(f"{_REPOSITORY}:{tag}", image["Id"], about["user"], (), about)
 
-    async def _described_image(self, snapshot_id: str) -> tuple[dict[str, str], int]:
+    async def _described_image(self, snapshot_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a snapshot's record, and what the daemon knows of its image."""
         match = _ID.fullmatch(snapshot_id)
         try:
             if match is not None:
-                answer = await self._daemon.call(
-                    lambda api: api.inspect_image(f"{_REPOSITORY}:{match[1]}"),
+                image, labels = await self._daemon.call(
+                    lambda api: (
+                        api.inspect_image(f"{_REPOSITORY}:{match[1]}"),
+                        labels_of(api, f"{_REPOSITORY}-{match[1]}"),
+                    ),
                     what="look up a snapshot",
                     allow=lambda error: is_status(error, 404),
                 )
-                labels = answer["Config"].get("Labels") or {}
                 if _LABEL in labels:
-                    return labels, int(answer["Size"])
+                    return json.loads(labels[_LABEL]), image
         except Exception as error:
             if not is_status(error, 404):
                 raise
@@ -232,38 +244,57 @@ class DockerSnapshots(Provider):
 
 # Any: the daemon's answers are untyped.
 def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of a container's labels, and what its snapshot's label says of its image."""
+    """Return the names of a container's labels, and what the record of its snapshot says of its image."""
     container = api.inspect_container(sandbox_id)
     image = api.inspect_image(container["Image"])
-    parent = json.loads((image["Config"].get("Labels") or {}).get(_LABEL, "{}"))
-    match = _TAG.fullmatch(str(container["Config"]["Image"]))
+    labels = container["Config"].get("Labels") or {}
+    origin = json.loads(labels[ORIGIN])
     is_strict = bool(container["HostConfig"].get("ReadonlyRootfs"))
     # The root of a strict sandbox never changes, so its snapshots all lie on the first image.
-    base = parent.get("base", container["Image"])
+    base = origin["base"] or container["Image"]
     about = {
         "profile": "strict" if is_strict else "standard",
         "folders": sorted(container["HostConfig"].get("Tmpfs") or ()) if is_strict else [],
         "base": base,
         "volumes": list(image["Config"].get("Volumes") or ()),
-        "image": parent.get("image", container["Config"]["Image"]),
-        "user": parent.get("user", str(image["Config"].get("User") or "")),
+        "image": origin["image"],
+        "user": origin["user"],
         "below": int((api.inspect_image(base) if is_strict else image)["Size"]),
-        "parent": f"snapshot-{match[1]}" if match else None,
+        "parent": origin["parent"],
     }
     about["gvisor"] = SOCKET_FOLDER in (container["HostConfig"].get("Tmpfs") or {})
-    return list(container["Config"].get("Labels") or ()), about
+    return list(labels), about
 
 
-def _info(
-    provider: str, labels: Mapping[str, str], reference: str, size: int
-) -> SnapshotInfo | None:
-    """Describe a snapshot by its image; None if the reference is not that of a snapshot."""
-    match = _TAG.fullmatch(reference)
-    if match is None:
-        return None
-    about = json.loads(labels[_LABEL])
+def _listed(api: Any) -> list[tuple[str, dict[str, Any], int]]:
+    """Return id, record and size of each snapshot; remove old records of none, as a kill may leave them."""
+    tagged = {tag: image for image in api.images(_REPOSITORY) for tag in image["RepoTags"] or ()}
+    found = []
+    for volume in api.volumes(filters={"label": _LABEL}).get("Volumes") or ():
+        if (match := _RECORD.fullmatch(volume["Name"])) is None:
+            continue
+        about = json.loads(volume["Labels"][_LABEL])
+        image = tagged.get(f"{_REPOSITORY}:{match[1]}")
+        if image is not None:
+            found.append((f"snapshot-{match[1]}", about, int(image["Size"])))
+        elif time.time() - about["created"] > _STALE:
+            remove_if_free(api, volume["Name"])
+    return found
+
+
+def _remove(api: Any, tag: str) -> None:
+    """Remove a snapshot's image, and then its record; nothing without a record."""
+    if _LABEL not in labels_of(api, f"{_REPOSITORY}-{tag}"):
+        return
+    with suppress(ImageNotFound):
+        # Not forced: an image that a container uses would stay for ever, without its tag.
+        api.remove_image(f"{_REPOSITORY}:{tag}")
+    remove_if_free(api, f"{_REPOSITORY}-{tag}")
+
+
+def _info(provider: str, snapshot_id: str, about: Mapping[str, Any], size: int) -> SnapshotInfo:
     return SnapshotInfo(
-        id=f"snapshot-{match[1]}",
+        id=snapshot_id,
         provider=provider,
         kind="files",
         bytes=max(size - int(about["below"]), 0),
