@@ -173,7 +173,7 @@ func setUp(o options) (*sandbox, error) {
 		lease:      seconds(o.lease),
 		drop:       o.dropEnv,
 		gvisor:     o.gvisor,
-		noRoot:     o.noRoot || o.gvisor,
+		noRoot:     o.noRoot,
 		clients:    map[*conn]bool{},
 	}
 	if err := box.refuseRoot(o.user, id); err != nil {

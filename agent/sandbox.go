@@ -24,8 +24,7 @@ type sandbox struct {
 	// lease is how long the sandbox lives without a client; 0 means for ever.
 	lease time.Duration
 	gvisor bool
-	// noRoot is set if nothing may run as uid 0: in a strict sandbox, and in gVisor, which does not protect
-	// process 1 from it.
+	// noRoot is set if nothing may run as uid 0, as in a strict sandbox.
 	noRoot bool
 	drop   string // prefix of the agent's own variables that commands do not get
 	null   uintptr
@@ -74,7 +73,7 @@ func (b *sandbox) as() identity {
 // refuseRoot returns an error for the uid 0 in a sandbox in which nothing may run as root. An image may give
 // that uid any name.
 func (b *sandbox) refuseRoot(asked string, id identity) error {
-	if !b.noRoot || id.uid != 0 && !id.isAgent() {
+	if !(b.noRoot && id.uid == 0 || b.gvisor && id.isAgent()) {
 		return nil
 	}
 	return fmt.Errorf("user %q is uid 0 in this image: nothing runs as the agent's user here, because with "+

@@ -37,7 +37,8 @@ func lookupUser(spec string) (identity, error) {
 	found := false
 	for _, line := range accountLines("/etc/passwd") {
 		f := strings.Split(line, ":")
-		if len(f) < 7 || (f[0] != user && !(numeric && f[2] == user)) {
+		// A number is a uid, although an image may have a user of that name.
+		if len(f) < 7 || numeric && f[2] != user || !numeric && f[0] != user {
 			continue
 		}
 		uid, e1 := strconv.ParseUint(f[2], 10, 31)
@@ -79,7 +80,7 @@ func lookupUser(spec string) (identity, error) {
 		if slices.Contains(strings.Split(f[3], ","), id.name) {
 			id.groups = append(id.groups, uint32(gid))
 		}
-		if hasGroup && (f[0] == group || f[2] == group) {
+		if hasGroup && (f[2] == group || f[0] == group && strings.Trim(group, "0123456789") != "") {
 			id.gid = uint32(gid)
 			hasGroup = false
 		}

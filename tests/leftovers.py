@@ -102,7 +102,7 @@ def _describe(pid: int, run: str, temporary: Path) -> str | None:
     if pid == os.getpid() or b"multiprocessing.resource_tracker" in b" ".join(argv):
         return None
     names = [_name(each) for each in chain]
-    sandboxed = any(b".sandboxkit/agent" in part or b"/bwrap" in part for part in argv)
+    sandboxed = any(b"/.sandboxkit" in part or b"/bwrap" in part for part in argv)
     # A process with an environment of its own still stands in a folder of this run.
     if f"{MARKER}={run}".encode() in environment or folder.startswith(str(temporary)):
         ours = True

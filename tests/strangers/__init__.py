@@ -1,0 +1,1 @@
+"""Attacks by what strangers hand over: images, archives, tasks, labels, and honest ones that must work."""

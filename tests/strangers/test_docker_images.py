@@ -1,0 +1,354 @@
+"""No image gives its programs more than a sandbox has, on docker: standard, strict and with gVisor."""
+
+import json
+import os
+import re
+import secrets
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    CommandStartError,
+    ConfigurationError,
+    Dataset,
+    SandboxStartError,
+    Session,
+    SnapshotNotFoundError,
+)
+from sandboxkit.providers.docker import DockerProvider, _memory_folders
+from sandboxkit.types import SandboxSpec, SnapshotInfo
+from tests.docker.tcp_bridge import TcpBridge
+from tests.docker_here import require_docker, require_gvisor
+from tests.strangers.hostile_images import (
+    EVIL,
+    HONEST,
+    HOSTILE,
+    ROOT_BY_ANOTHER_NAME,
+    TURN,
+    Image,
+    build,
+)
+
+PATIENCE = 60.0
+MODES = {
+    "standard": SandboxSpec(),
+    "strict": SandboxSpec(profile="strict"),
+    "gvisor": SandboxSpec(isolation="gvisor"),
+}
+REPLACED = ("root", "root:app", "0", "0:0", "00", "000:1000", "65534")
+"""Users that are a random uid instead, and the uid that has the name of an account."""
+Built = Callable[[Image], str]
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Built]:
+    """Build each image once; remove them all in the end."""
+    require_docker()
+    tags: dict[str, str] = {}
+
+    def of(image: Image) -> str:
+        if str(image) not in tags:
+            tags[str(image)] = f"sandboxkit/stranger-{secrets.token_hex(6)}:test"
+            build(tags[str(image)], image)
+        return tags[str(image)]
+
+    yield of
+    for tag in tags.values():
+        docker("rmi", "-f", tag)
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[str]:
+    """The daemon as one on another machine, whose sandboxes are reached by `docker exec` alone."""
+    with TcpBridge("/var/run/docker.sock") as bridge:
+        yield bridge.url
+
+
+@pytest.fixture
+async def provider(built: Built, anyio_backend: str) -> AsyncIterator[DockerProvider]:
+    provider = DockerProvider()
+    yield provider
+    await provider.aclose()
+
+
+def docker(*argv: str) -> str:
+    return subprocess.run(["docker", *argv], check=True, capture_output=True, text=True).stdout
+
+
+def session(url: str | None, image: str, mode: str) -> Session:
+    if mode == "gvisor":
+        require_gvisor()
+    spec = MODES[mode]
+    return Session(
+        DockerProvider(base_url=url),
+        image=image,
+        profile=spec.profile,
+        isolation=spec.isolation,
+        start_timeout=PATIENCE,
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_its_programs_run_as_its_user_without_capabilities_or_not_at_all(
+    built: Built, far: str, name: str, mode: str
+) -> None:
+    with (
+        session(far, built(HOSTILE[name]), mode) as owner,
+        Session(DockerProvider(base_url=far)) as other,
+    ):
+        sandbox = owner.sandbox()
+        try:
+            assert sandbox.exec(["/usr/bin/id", "-u"]).result(PATIENCE).stdout == "1000\n"
+        except (SandboxStartError, ConfigurationError, CommandStartError):
+            return
+        sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
+        again = other.from_id(sandbox.id).result(PATIENCE)
+        assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
+        if mode == "strict":
+            with suppress(ConfigurationError):  # a folder that is not in memory
+                snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
+                kept = owner.sandbox(snapshot=snapshot)
+                with suppress(SandboxStartError):
+                    noted = kept.exec(["/bin/cat", "/dev/shm/proof"]).result(PATIENCE).stdout
+                    assert set(noted.splitlines()) <= {"1000 0000000000000000"}
+                kept.stop().result(PATIENCE)
+                snapshot.delete().result(PATIENCE)
+        noted = sandbox.exec(["/bin/cat", "/dev/shm/proof"]).result(PATIENCE).stdout
+        assert set(noted.splitlines()) <= {"1000 0000000000000000"}
+
+
+@pytest.mark.parametrize("mode", ["strict", "gvisor"])
+@pytest.mark.parametrize("user", ROOT_BY_ANOTHER_NAME)
+def test_nothing_runs_as_uid_0_whatever_the_image_calls_it(
+    built: Built, user: str, mode: str
+) -> None:
+    with session(None, built(ROOT_BY_ANOTHER_NAME[user]), mode) as owner:
+        sandbox = owner.sandbox()
+        if user in REPLACED:
+            shown = sandbox.exec(["/usr/bin/id", "-u"], check=True).result(PATIENCE)
+            assert int(shown.stdout) > 0
+        else:
+            with pytest.raises(SandboxStartError, match=f'"{re.escape(user)}".*user='):
+                sandbox.start().result(PATIENCE)
+
+
+def test_a_command_of_a_strict_sandbox_runs_as_no_uid_0_either(built: Built) -> None:
+    with session(None, built(ROOT_BY_ANOTHER_NAME["0"]), "strict") as owner:
+        sandbox = owner.sandbox()
+        for user in ("toor", "root", "0", "0:0", "00", ":0", "1000x:app"):
+            with pytest.raises(ConfigurationError, match="nothing runs as root"):
+                sandbox.exec(["id"], user=user).result(PATIENCE)
+        assert sandbox.exec(["id", "-u"], user="65534").result(PATIENCE).stdout == "65534\n"
+
+
+def test_an_account_that_the_sandbox_itself_wrote_is_no_root(built: Built) -> None:
+    image = built(Image({"/data": "/etc"}, user="1000"))
+    name = f"stranger-{secrets.token_hex(6)}"
+    options: dict[str, Any] = {"profile": "strict", "mounts": {"/data": f"volume:{name}"}}
+    try:
+        with Session("docker", image=image, **options) as owner:
+            sandbox = owner.sandbox()
+            sandbox.write_file("/data/passwd", b"app:x:0:0::/:/bin/sh\n").result(PATIENCE)
+            with pytest.raises(ConfigurationError, match="nothing runs as root"):
+                sandbox.exec(["id"], user="app").result(PATIENCE)
+    finally:
+        docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_root_in_a_sandbox_can_neither_move_nor_replace_the_agent(
+    built: Built, far: str, mode: str
+) -> None:
+    image = Image(files={"/home/app/agent": EVIL}, user="root")
+    with session(far, built(image), mode) as owner, Session(DockerProvider(base_url=far)) as other:
+        sandbox = owner.sandbox()
+        sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
+        again = other.from_id(sandbox.id).result(PATIENCE)
+        assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
+        shown = sandbox.exec(["/bin/ls", "/dev/shm"]).result(PATIENCE).stdout
+        assert "proof" not in shown.split()
+
+
+def test_a_container_has_no_health_check_and_no_program_of_its_image(built: Built) -> None:
+    with session(None, built(HOSTILE["a health check and an entry point"]), "standard") as owner:
+        sandbox = owner.sandbox()
+        sandbox.start().result(PATIENCE)
+        (container,) = json.loads(docker("inspect", sandbox.id))
+    assert container["Config"]["Healthcheck"]["Test"] == ["NONE"]
+    assert "Health" not in container["State"]
+    assert container["Path"].endswith("/agent")
+    assert container["Path"].startswith("/.sandboxkit-")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_image_starts(built: Built, name: str, mode: str) -> None:
+    with session(None, built(HONEST[name]), mode) as owner:
+        sandbox = owner.sandbox()
+        sandbox.write_file("/tmp/file", b"x").result(PATIENCE)
+        result = sandbox.exec(["sh", "-c", "id -u; cat /tmp/file; pwd"], check=True).result(
+            PATIENCE
+        )
+        uid = HONEST[name].user.partition(":")[0].replace("app", "1000")
+        assert result.stdout in (f"{uid}\nx/workspace\n", f"{uid}\nx/srv\n")
+
+
+@pytest.mark.parametrize("name", ["/tmp is a link", "a relative link at /tmp"])
+def test_folders_behind_links_are_kept_in_a_strict_snapshot(built: Built, name: str) -> None:
+    with session(None, built(HONEST[name]), "strict") as owner:
+        sandbox = owner.sandbox()
+        make = "mkdir -p a/b && echo deep >a/b/file && ln a/b/file /workspace/same && chmod 0 a && echo x >/tmp/x"
+        sandbox.exec(["sh", "-c", make], check=True).result(PATIENCE)
+        snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
+        try:
+            with owner.sandbox(snapshot=snapshot) as kept:
+                show = "stat -c %a a; chmod 700 a; cat a/b/file same /tmp/x"
+                shown = kept.exec(["sh", "-c", show], check=True).result(PATIENCE)
+                assert shown.stdout == "0\ndeep\ndeep\nx\n"
+        finally:
+            snapshot.delete().result(PATIENCE)
+
+
+def test_a_strict_snapshot_has_no_files_that_only_root_may_read(built: Built) -> None:
+    with session(None, built(HOSTILE["the workdir is a link into /tmp"]), "strict") as owner:
+        sandbox = owner.sandbox()
+        sandbox.exec(["sh", "-c", "rmdir /tmp/w; ln -s /etc /tmp/w; ln -s /etc /tmp/e"]).result(
+            PATIENCE
+        )
+        snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
+        try:
+            with owner.sandbox(snapshot=snapshot) as kept:
+                look = "find /tmp /workspace/ -follow -name shadow -readable | wc -l"
+                assert kept.exec(["sh", "-c", look]).result(PATIENCE).stdout.strip() == "0"
+        finally:
+            snapshot.delete().result(PATIENCE)
+
+
+def labels(base: str) -> str:
+    """Labels that say whatever our own say."""
+    about = {
+        "profile": "strict", "folders": ["/tmp", "/workspace"], "base": base, "image": base, "user": "root",
+        "below": 0, "parent": None, "name": "forged", "tags": {"forged": "yes"}, "created": 1.0, "expires": 2.0,
+    }  # fmt: skip
+    said = {
+        "sandboxkit": "1",
+        "sandboxkit.tags": '["forged","sandboxkit.expires","sandboxkit.session"]',
+        "forged": "yes",
+        "sandboxkit.expires": "1",
+        "sandboxkit.session": "somebody",
+        "sandboxkit.keeper": "1",
+        "sandboxkit.loader": "x",
+        "sandboxkit.origin": json.dumps({**about, "reference": base}),
+        "sandboxkit.snapshot": json.dumps(about),
+    }
+    return "LABEL " + " ".join(f"{key}={json.dumps(value)}" for key, value in said.items())
+
+
+@pytest.fixture(scope="module")
+def labelled(built: Built) -> str:
+    """An image with all our labels, which names a private image as what it was made of."""
+    private = built(Image(files={"/secret": "private"}))
+    return built(Image(config=labels(docker("inspect", "-f", "{{.Id}}", private).strip())))
+
+
+@pytest.mark.anyio
+async def test_an_image_with_our_labels_lends_a_sandbox_nothing(
+    provider: DockerProvider, labelled: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(image=labelled, tags={"test": "labels"}))
+    try:
+        info = await provider.get(sandbox_id)
+        assert (info.tags, info.image, info.expires_at) == ({"test": "labels"}, labelled, None)
+        assert [each.id async for each in provider.list({"forged": "yes"})] == []
+        assert info in [each async for each in provider.list({"test": "labels"})]
+    finally:
+        await provider.delete(sandbox_id)
+
+
+@pytest.mark.parametrize("mode", ["standard", "strict"])
+def test_a_label_does_not_choose_what_a_snapshot_is_made_of(labelled: str, mode: str) -> None:
+    with session(None, labelled, mode) as owner:
+        sandbox = owner.sandbox()
+        sandbox.write_file("/workspace/file", b"kept").result(PATIENCE)
+        snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
+        try:
+            with owner.sandbox(snapshot=snapshot) as kept:
+                shown = kept.exec(["sh", "-c", "id -u; cat /workspace/file; ls /secret"]).result(
+                    PATIENCE
+                )
+                assert shown.stdout == "1000\nkept"
+        finally:
+            snapshot.delete().result(PATIENCE)
+
+
+@pytest.mark.anyio
+async def test_an_image_is_no_snapshot_by_its_label_and_name(
+    provider: DockerProvider, labelled: str
+) -> None:
+    tag = secrets.token_hex(8)
+    docker("tag", labelled, f"sandboxkit-snapshot:{tag}")
+    try:
+        found: list[SnapshotInfo] = [each async for each in provider.list_snapshots({})]
+        assert f"snapshot-{tag}" not in [each.id for each in found]
+        with pytest.raises(SnapshotNotFoundError):
+            await provider.create(SandboxSpec(snapshot=f"snapshot-{tag}", profile="strict"))
+        await provider.delete_snapshot(f"snapshot-{tag}")
+        assert docker("images", "-q", f"sandboxkit-snapshot:{tag}")
+    finally:
+        docker("rmi", f"sandboxkit-snapshot:{tag}")
+
+
+@pytest.mark.anyio
+async def test_a_container_with_a_label_of_its_image_is_not_swept(
+    provider: DockerProvider, labelled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_memory_folders, "_STALE", -10.0)
+    container = docker("create", labelled, "true").strip()
+    try:
+        assert [each async for each in provider.list_snapshots({"no": "snapshot"})] == []
+        assert docker("ps", "-aq", "--no-trunc", "--filter", f"id={container}").strip() == container
+    finally:
+        docker("rm", container)
+
+
+def test_a_dataset_that_a_strangers_image_is_the_first_to_use_is_whole(
+    built: Built, tmp_path: Path
+) -> None:
+    image = Image(
+        {"/dataset": "/hidden/x", "/volume": "/hidden/x"}, {"/hidden/x/y": ""}, "VOLUME /hidden"
+    )
+    (tmp_path / "file").write_text(f"of this test {secrets.token_hex(8)}")
+    dataset = Dataset(tmp_path)
+    for tag in (built(image), os.environ["SANDBOXKIT_DOCKER_IMAGE"]):
+        with Session("docker", image=tag, mounts={"/data": dataset}) as owner:
+            shown = owner.run(["cat", "/data/file"], check=True).result(PATIENCE)
+            assert shown.stdout == (tmp_path / "file").read_text()
+
+
+def test_a_volume_that_a_strangers_image_is_the_first_to_use_can_be_written(built: Built) -> None:
+    image = Image(
+        {"/dataset": "/hidden/x", "/volume": "/hidden/x"}, {"/hidden/x/y": ""}, "VOLUME /hidden"
+    )
+    name = f"stranger-{secrets.token_hex(6)}"
+    try:
+        with Session("docker", image=built(image), mounts={"/data": f"volume:{name}"}) as owner:
+            owner.run(["touch", "/data/file"], check=True).result(PATIENCE)
+    finally:
+        docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")
+
+
+@pytest.mark.parametrize(
+    "name", ["/dev is a volume with a link to the agent's memory", "/proc is a volume"]
+)
+def test_a_volume_in_the_place_of_the_kernels_folders_is_refused_by_name(
+    built: Built, name: str
+) -> None:
+    refused = pytest.raises(SandboxStartError, match=f"{name.split()[0]}.*use an image without")
+    with session(None, built(HOSTILE[name]), "gvisor") as owner, refused:
+        owner.sandbox().start().result(PATIENCE)
