@@ -15,9 +15,6 @@ import (
 
 // packFolders writes all that the folders of process 1 have to a new file of this container: FILE FOLDER...
 func packFolders(args []string) error {
-	if len(args) < 2 {
-		return fmt.Errorf("give a file and folders")
-	}
 	to, err := os.OpenFile(args[0], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o444)
 	if err != nil {
 		return err
@@ -41,9 +38,6 @@ func packFolders(args []string) error {
 
 // unpackFolders unpacks the archive in a file: FILE WORKDIR FOLDER...
 func unpackFolders(args []string) error {
-	if len(args) < 3 {
-		return fmt.Errorf("give a file, the workdir and folders")
-	}
 	return restored(func() error {
 		from, err := os.Open(args[0])
 		if err != nil {

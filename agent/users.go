@@ -104,24 +104,23 @@ func lookupUser(spec string) (identity, error) {
 func checkGround(o options) error {
 	const procMagic, nullDevice = 0x9fa0, 1<<8 | 3
 	var fs syscall.Statfs_t
+	var null, folder syscall.Stat_t
+	wrong, own := "", path.Dir(o.listenPath)
 	if err := syscall.Statfs("/proc", &fs); err != nil || fs.Type != procMagic {
-		return fmt.Errorf("/proc is not the kernel's (error %v): %s", err, honest)
+		wrong = "/proc"
+	} else if err := syscall.Lstat("/dev/null", &null); err != nil || null.Mode&syscall.S_IFMT != syscall.S_IFCHR ||
+		null.Rdev != nullDevice {
+		wrong = "/dev/null"
+	} else if err := syscall.Lstat(own, &folder); o.gvisor && (err != nil || folder.Uid != 0 ||
+		folder.Mode != syscall.S_IFDIR|0o700) {
+		wrong = own
 	}
-	var st syscall.Stat_t
-	if err := syscall.Lstat("/dev/null", &st); err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != nullDevice {
-		return fmt.Errorf("/dev/null is not the null device (error %v): %s", err, honest)
-	}
-	if !o.gvisor {
+	if wrong == "" {
 		return nil
 	}
-	folder := path.Dir(o.listenPath)
-	if err := syscall.Lstat(folder, &st); err != nil || st.Mode != syscall.S_IFDIR|0o700 || st.Uid != 0 {
-		return fmt.Errorf("%s is not root's own folder (error %v): %s", folder, err, honest)
-	}
-	return nil
+	return fmt.Errorf("%s is not the kernel's or the runtime's own: use an image without a link or a VOLUME there, "+
+		"and without a link from another folder to it", wrong)
 }
-
-const honest = "use an image without a link or a VOLUME there, and without links from other folders to it"
 
 // accountLines returns a file's lines. It reads only a regular file, and at most 1 MiB, because a command
 // may have replaced the file.

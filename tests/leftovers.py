@@ -15,6 +15,8 @@ _OWNER = "sandboxkit.owner"
 _STORES = ("snapshots", "snapshot-records", "kubernetes-snapshots")
 """Folders that stay when they are empty."""
 
+_AGENT = re.compile(rb"\.sandboxkit(-[0-9a-f]{16})?/agent")
+
 
 def survey(run: str, temporary: Path) -> set[str]:
     """Describe everything of ours that is there now.
@@ -102,7 +104,7 @@ def _describe(pid: int, run: str, temporary: Path) -> str | None:
     if pid == os.getpid() or b"multiprocessing.resource_tracker" in b" ".join(argv):
         return None
     names = [_name(each) for each in chain]
-    sandboxed = any(b"/.sandboxkit" in part or b"/bwrap" in part for part in argv)
+    sandboxed = any(_AGENT.search(part) or b"/bwrap" in part for part in argv)
     # A process with an environment of its own still stands in a folder of this run.
     if f"{MARKER}={run}".encode() in environment or folder.startswith(str(temporary)):
         ours = True

@@ -71,11 +71,8 @@ class AgentVolume:
 
 def exec_agent(api: Any, sandbox_id: str) -> str:
     """Make an exec of the agent that connects a further client, and return its id."""
-    argv = [
-        agent_path(sandbox_id),
-        "connect",
-        _answers.agent_socket(api.inspect_container(sandbox_id)),
-    ]
+    socket = _answers.agent_socket(api.inspect_container(sandbox_id))
+    argv = [agent_path(sandbox_id), "connect", socket]
     made = api.exec_create(sandbox_id, argv, stdin=True, user="0:0", environment=_GO_SETTINGS)
     return str(made["Id"])
 

@@ -217,9 +217,10 @@ def create_body(
 ) -> dict[str, object]:
     """Return the body of Docker's create call.
 
-    `name` is the container's. `own_user` runs commands with profile="strict" or gVisor if neither the spec nor the image names a user
-    other than root. Without `endpoint` the daemon sets up no network. `mounts` maps paths in the
-    sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in Docker's words.
+    `name` is the container's. `own_user` runs commands with profile="strict" or gVisor if neither the spec
+    nor the image names a user other than root. Without `endpoint` the daemon sets up no network. `mounts`
+    maps paths in the sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in
+    Docker's words.
     Raises ConfigurationError for an image with volumes and profile="strict".
     """
     user = spec.user or image.user or None

@@ -34,7 +34,6 @@ _PAUSES = 10
 def keep(
     api: Any,
     sandbox_id: str,
-    *,
     base: str,
     folders: Sequence[str],
     agent_volume: str,
@@ -45,10 +44,9 @@ def keep(
     The sandbox is paused while they are read. Raises ConfigurationError if one is not in memory.
     """
     name = f"{_NAME}{secrets.token_hex(8)}"
-    body = _body(name, sandbox_id, base, agent_volume)
-    api.create_container_from_config(
-        body | {"Cmd": ["pack", _archive(image["tag"]), *folders]}, name
-    )
+    argv = [agent_path(name), "pack", _archive(image["tag"]), *folders]
+    body = _body(sandbox_id, base, argv, agent_mount(name, agent_volume))
+    api.create_container_from_config(body, name)
     try:
         _pause(api, sandbox_id)
         try:
@@ -98,11 +96,13 @@ def _pause(api: Any, sandbox_id: str) -> None:
         time.sleep(0.1)
 
 
-def _body(name: str, sandbox_id: str, base: str, agent_volume: str) -> dict[str, object]:
+def _body(
+    sandbox_id: str, base: str, argv: Sequence[str], mount: Mapping[str, object]
+) -> dict[str, object]:
     return {
         "Image": base,
         "User": "0:0",
-        "Entrypoint": [agent_path(name)],
+        "Entrypoint": argv,
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {_LABEL: "1"},
         "NetworkDisabled": True,
@@ -111,7 +111,7 @@ def _body(name: str, sandbox_id: str, base: str, agent_volume: str) -> dict[str,
             # To enter the sandbox's root and to write to its own; it reads files as their owners.
             "CapAdd": ["DAC_OVERRIDE", "SETGID", "SETUID", "SYS_CHROOT", "SYS_PTRACE"],
             "LogConfig": {"Type": "json-file"},
-            "Mounts": [agent_mount(name, agent_volume)],
+            "Mounts": [mount],
             "NetworkMode": "none",
             "PidMode": f"container:{sandbox_id}",
             "SecurityOpt": ["no-new-privileges"],

@@ -56,8 +56,7 @@ class DockerSnapshots(Provider):
 
     The daemon pauses the container while it commits it. A snapshot is one image, tagged with its id. The
     folders of a strict sandbox, which are in memory, are an archive in the image. The container's own labels
-    are blank in the image. The daemon's
-    layers keep times in seconds, fill holes, and drop extended attributes of users.
+    are blank there. The daemon's layers keep times in seconds, fill holes, and drop extended attributes of users.
     """
 
     _daemon: Daemon
@@ -106,18 +105,13 @@ class DockerSnapshots(Provider):
         about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
         config = {"Labels": dict.fromkeys(labels, "")}
         image: dict[str, Any] = {"repository": _REPOSITORY, "tag": tag, "conf": config}
-        volume = (await self._agent.ensure(about["base"])).name
+        volume = (await self._agent.ensure(about["base"])).name if about["folders"] else ""
 
         def commit(api: Any) -> None:
             api.create_volume(f"{_REPOSITORY}-{tag}", labels={_LABEL: json.dumps(about)})
-            if folders := about["folders"]:
+            if about["folders"]:
                 _memory_folders.keep(
-                    api,
-                    sandbox_id,
-                    base=about["base"],
-                    folders=folders,
-                    agent_volume=volume,
-                    image=image,
+                    api, sandbox_id, about["base"], about["folders"], volume, image
                 )
             else:
                 api.commit(sandbox_id, pause=True, **image)

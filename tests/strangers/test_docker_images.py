@@ -108,7 +108,7 @@ def test_its_programs_run_as_its_user_without_capabilities_or_not_at_all(
         except (SandboxStartError, ConfigurationError, CommandStartError):
             return
         sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
-        again = other.from_id(sandbox.id).result(PATIENCE)
+        again = other.from_id(str(sandbox.id)).result(PATIENCE)
         assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
         if mode == "strict":
             with suppress(ConfigurationError):  # a folder that is not in memory
@@ -169,7 +169,7 @@ def test_root_in_a_sandbox_can_neither_move_nor_replace_the_agent(
     with session(far, built(image), mode) as owner, Session(DockerProvider(base_url=far)) as other:
         sandbox = owner.sandbox()
         sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
-        again = other.from_id(sandbox.id).result(PATIENCE)
+        again = other.from_id(str(sandbox.id)).result(PATIENCE)
         assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
         shown = sandbox.exec(["/bin/ls", "/dev/shm"]).result(PATIENCE).stdout
         assert "proof" not in shown.split()
@@ -179,7 +179,7 @@ def test_a_container_has_no_health_check_and_no_program_of_its_image(built: Buil
     with session(None, built(HOSTILE["a health check and an entry point"]), "standard") as owner:
         sandbox = owner.sandbox()
         sandbox.start().result(PATIENCE)
-        (container,) = json.loads(docker("inspect", sandbox.id))
+        (container,) = json.loads(docker("inspect", str(sandbox.id)))
     assert container["Config"]["Healthcheck"]["Test"] == ["NONE"]
     assert "Health" not in container["State"]
     assert container["Path"].endswith("/agent")
