@@ -22,7 +22,7 @@ type sandbox struct {
 	// ownerCalls is set if the owner connects to the socket, like any other client.
 	ownerCalls bool
 	// lease is how long the sandbox lives without a client; 0 means for ever.
-	lease time.Duration
+	lease  time.Duration
 	gvisor bool
 	// noRoot is set if nothing may run as uid 0, as in a strict sandbox.
 	noRoot bool
