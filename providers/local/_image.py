@@ -5,22 +5,23 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
 
 import anyio
 import anyio.to_thread
 
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local import _pull
+from sandboxkit.providers.local._content import BadImageError, BadLayerError, reading
 from sandboxkit.providers.local._host_user import HostUser
-from sandboxkit.providers.local._layers import BadLayerError, apply_layer
+from sandboxkit.providers.local._layers import unpack
+from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import OwnerProcess, UsedImage
 
 __all__ = ["LocalImage", "absolute", "find"]
@@ -28,7 +29,8 @@ __all__ = ["LocalImage", "absolute", "find"]
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _CHANGING = ("dev", "proc", "run", "sys", "tmp")
 """Folders of a root whose content changes while it is in use."""
-_LARGEST_JSON = 64 << 20
+_READER = 2
+"""The version of what reads an image. What an earlier one has extracted is extracted anew."""
 _ACCEPTED = (
     "the local provider takes a folder with a root file system, an archive of an image "
     "(`docker save`, or an OCI layout: a folder or a tar of it), or docker://NAME, an image of a registry. "
@@ -96,7 +98,7 @@ async def find(image: str, host: HostUser) -> LocalImage:
                 f"usr nor bin; {_ACCEPTED}",
                 provider="local",
             )
-        return await anyio.to_thread.run_sync(_extracted, path, host)
+        return await _extracted(path, host)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ImageNotFoundError(
             f"image={image!r} does not exist here; {_ACCEPTED}", provider="local"
@@ -105,60 +107,6 @@ async def find(image: str, host: HostUser) -> LocalImage:
         raise ImageNotFoundError(
             f"image={image!r} cannot be read: {error}", provider="local"
         ) from error
-
-
-_Open = Callable[[str], IO[bytes]]
-"""Opens a file of an image by its name."""
-
-
-@contextmanager
-def _files(path: Path) -> Iterator[_Open]:
-    """Yield the files of an OCI layout in a folder, or of a tar archive of one or from `docker save`."""
-    if path.is_dir():
-        yield lambda name: (path / name).open("rb")
-        return
-    with tarfile.open(path) as tar:
-
-        def member(name: str) -> IO[bytes]:
-            for candidate in (name, f"./{name}"):
-                with suppress(KeyError):
-                    if (found := tar.extractfile(candidate)) is not None:
-                        return found
-            raise FileNotFoundError(name)
-
-        yield member
-
-
-def _json(files: _Open, name: str) -> Any:  # Any: JSON
-    with files(name) as file:
-        return json.loads(file.read(_LARGEST_JSON))
-
-
-def _blob(descriptor: Mapping[str, Any]) -> str:
-    algorithm, _, digest = str(descriptor["digest"]).partition(":")
-    if not digest.isalnum() or not algorithm.isalnum():
-        raise ValueError(f"digest {descriptor['digest']!r}")
-    return f"blobs/{algorithm}/{digest}"
-
-
-def _contents(files: _Open) -> tuple[dict[str, Any], list[str]]:
-    """Return the image's configuration and the names of its layers."""
-    try:
-        (saved, *_) = _json(files, "manifest.json")
-        return _json(files, saved["Config"]), list(saved["Layers"])
-    except FileNotFoundError:
-        manifest = _json(files, "index.json")
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine)
-    while "manifests" in manifest:
-        # An index may point to another index. A manifest without a platform fits any machine.
-        fitting = [
-            entry
-            for entry in manifest["manifests"]
-            if entry.get("platform", {}).get("architecture", machine) == machine
-        ]
-        manifest = _json(files, _blob(fitting[0]))
-    layers = [_blob(layer) for layer in manifest["layers"]]
-    return _json(files, _blob(manifest["config"])), layers
 
 
 def _cache(host: HostUser) -> Path:
@@ -180,10 +128,10 @@ async def _from_registry(image: str, host: HostUser) -> LocalImage:
     if not target.exists():
         async with _pulling_alone(target.parent):
             if not target.exists():
-                with _temporary(target.parent) as temporary:
-                    await _pull.pull(image, Path(temporary, "layout"))
+                async with _temporary(target.parent) as temporary:
+                    await _pull.pull(image, temporary / "layout")
                     await anyio.to_thread.run_sync(
-                        _fill, Path(temporary, "layout"), temporary, target, host
+                        _fill, temporary / "layout", temporary, target, host
                     )
     return _kept(target, image)
 
@@ -204,31 +152,39 @@ async def _pulling_alone(cache: Path) -> AsyncIterator[None]:
         os.close(descriptor)
 
 
-def _extracted(path: Path, host: HostUser) -> LocalImage:
-    found = path.stat()
-    index = path / "index.json" if path.is_dir() else path
-    version = (path, found.st_ino, index.stat().st_size, index.stat().st_mtime_ns, host.owner()[0])
-    target = _place(version, host)
+async def _extracted(path: Path, host: HostUser) -> LocalImage:
+    files = [path / "index.json", path / "manifest.json"] if path.is_dir() else [path]
+    found = [each.lstat() for each in files if os.path.lexists(each)]
+    versions = [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
+    target = _place((path, path.stat().st_ino, *versions, host.owner()[0]), host)
     if not target.exists():
-        with _temporary(target.parent) as temporary:
-            _fill(path, temporary, target, host)
+        async with _temporary(target.parent) as temporary:
+            await anyio.to_thread.run_sync(_fill, path, temporary, target, host)
     return _kept(target, str(path))
 
 
 def _place(version: tuple[object, ...], host: HostUser) -> Path:
     """Return where the cache has, or will have, a version of an image."""
-    return _cache(host) / hashlib.sha256(repr(version).encode()).hexdigest()[:32]
+    found = repr((_READER, *version)).encode()
+    return _cache(host) / hashlib.sha256(found).hexdigest()[:32]
 
 
-def _temporary(cache: Path) -> "tempfile.TemporaryDirectory[str]":
+@asynccontextmanager
+async def _temporary(cache: Path) -> AsyncIterator[Path]:
     """Make a folder for one extraction, which a sweep removes if this process is killed."""
-    _remove_forgotten(cache)
-    return tempfile.TemporaryDirectory(prefix=f".extracting-{OwnerProcess.me()}-", dir=cache)
+    prefix = f".extracting-{OwnerProcess.me()}-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=cache))
+    try:
+        await anyio.to_thread.run_sync(_remove_forgotten, cache)
+        yield folder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove_tree, folder)
 
 
-def _fill(path: Path, temporary: str, target: Path, host: HostUser) -> None:
+def _fill(path: Path, temporary: Path, target: Path, host: HostUser) -> None:
     """Extract an archive or a layout, and put the result at `target` unless another process was faster."""
-    work = Path(temporary, "image")
+    work = temporary / "image"
     work.mkdir()
     _extract(path, work, host.owner() if host.is_root else None)
     try:
@@ -236,7 +192,6 @@ def _fill(path: Path, temporary: str, target: Path, host: HostUser) -> None:
     except OSError:
         if not target.exists():
             raise
-        shutil.rmtree(work)
 
 
 def _kept(target: Path, reference: str) -> LocalImage:
@@ -251,7 +206,7 @@ def _remove_forgotten(cache: Path) -> None:
         if match is not None:
             maker = OwnerProcess.parse(match[1])
             if maker.is_here and not maker.alive():
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
 
 def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
@@ -261,17 +216,20 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
     if owner is not None:
         os.chown(root, *owner)
     try:
-        with _files(path) as files:
-            config, layers = _contents(files)
-            for name in layers:
-                with files(name) as file:
-                    apply_layer(file, root, owner)
-    except (tarfile.TarError, KeyError, ValueError, IndexError, TypeError, EOFError) as error:
-        raise ImageNotFoundError(
-            f"image {str(path)!r} is not an image: {error!r}; {_ACCEPTED}", provider="local"
+        with reading(path, target) as (env, layers):
+            unpack(layers, root, owner)
+    except (BadLayerError, OSError) as error:
+        raise SandboxStartError(
+            f"image {str(path)!r} cannot be unpacked: {error}", provider="local"
         ) from error
-    except BadLayerError as error:
-        raise SandboxStartError(f"image {str(path)!r}: {error}", provider="local") from error
-    pairs = [str(entry).partition("=") for entry in config.get("config", {}).get("Env") or ()]
-    env = {name: value for name, _, value in pairs if name}
+    except (
+        BadImageError,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        ValueError,
+    ) as error:
+        raise ImageNotFoundError(
+            f"image {str(path)!r} is not an image: {error}; {_ACCEPTED}", provider="local"
+        ) from error
     (target / "env.json").write_text(json.dumps(env))

@@ -3,20 +3,20 @@
 import os
 import shutil
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
 
-__all__ = ["BadLayerError", "apply_layer"]
+from sandboxkit.providers.local._content import BadLayerError, Stream, members, tar_of
+
+__all__ = ["unpack"]
 
 _MAX_MEMBERS = 2_000_000
 _MAX_BYTES = 64 << 30
+_MAX_DEPTH = 255
+"""Folders within folders, which Python can remove by recursion."""
 _MAX_LINKS = 40
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
-
-
-class BadLayerError(Exception):
-    """A layer that cannot be unpacked."""
 
 
 def _parts(name: str) -> list[str]:
@@ -35,6 +35,14 @@ class _Tree:
     def __init__(self, root: Path, owner: tuple[int, int] | None) -> None:
         self.root = str(root)
         self.owner = owner
+        self.members = self.bytes = 0
+
+    def count(self, member: tarfile.TarInfo) -> None:
+        """Count a member before it is written."""
+        self.members += 1
+        self.bytes += member.size
+        if self.members > _MAX_MEMBERS or self.bytes > _MAX_BYTES:
+            raise BadLayerError("it has too many files, or too large ones")
 
     def own(self, path: str) -> None:
         if self.owner is not None:
@@ -62,6 +70,8 @@ class _Tree:
                     at.clear()
                 todo += target.split("/")[::-1]
                 continue
+            if len(at) == _MAX_DEPTH:
+                raise BadLayerError(f"it has more than {_MAX_DEPTH} folders within folders")
             if not os.path.isdir(path):
                 if os.path.lexists(path):
                     os.unlink(path)
@@ -77,41 +87,41 @@ class _Tree:
             os.unlink(path)
 
 
-def apply_layer(file: IO[bytes], root: Path, owner: tuple[int, int] | None) -> None:
-    """Unpack one layer over the earlier ones, without device nodes. Raises BadLayerError.
+def unpack(layers: Iterable[Stream], root: Path, owner: tuple[int, int] | None) -> None:
+    """Unpack layers one over the other, without device nodes. Raises BadLayerError, BadImageError and TarError.
 
     All files belong to `owner`, or to this process's user if it is None: in an overlay a sandbox's
     user can change only files of its own.
     """
-    if file.read(4) == b"\x28\xb5\x2f\xfd":
-        raise BadLayerError("a layer is compressed with zstd; save the image with gzip or none")
-    file.seek(0)
     tree = _Tree(root, owner)
-    total = 0
+    for content in layers:
+        _apply(tree, content)
+
+
+def _apply(tree: _Tree, content: Stream) -> None:
     fresh: set[str] = set()
-    with tarfile.open(fileobj=file, mode="r:*") as tar:
-        for number, member in enumerate(tar):
-            total += max(member.size, 0)
-            if number > _MAX_MEMBERS or total > _MAX_BYTES:
-                raise BadLayerError("it has too many files, or too large ones")
-            parts = _parts(member.name)
-            if not parts:
-                continue
-            folder = tree.folder(parts[:-1])
-            if parts[-1] == _OPAQUE:
-                for entry in os.scandir(folder):
-                    if entry.path not in fresh:
-                        tree.remove(entry.path)
-                continue
-            if parts[-1].startswith(_WHITEOUT):
-                hidden = parts[-1].removeprefix(_WHITEOUT)
-                if hidden in ("", ".", ".."):
-                    raise BadLayerError(f"the name {member.name!r} is not valid")
-                tree.remove(f"{folder}/{hidden}")
-                continue
-            path = f"{folder}/{parts[-1]}"
-            _put(tree, tar, member, path)
-            fresh.add(path)
+    tar = tar_of(content)
+    for member in members(tar):
+        tar.members.clear()
+        tree.count(member)
+        parts = _parts(member.name)
+        if not parts:
+            continue
+        folder = tree.folder(parts[:-1])
+        if parts[-1] == _OPAQUE:
+            for entry in os.scandir(folder):
+                if entry.path not in fresh:
+                    tree.remove(entry.path)
+            continue
+        if parts[-1].startswith(_WHITEOUT):
+            hidden = parts[-1].removeprefix(_WHITEOUT)
+            if hidden in ("", ".", ".."):
+                raise BadLayerError(f"the name {member.name!r} is not valid")
+            tree.remove(f"{folder}/{hidden}")
+            continue
+        path = f"{folder}/{parts[-1]}"
+        _put(tree, tar, member, path)
+        fresh.add(path)
 
 
 def _put(tree: _Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:

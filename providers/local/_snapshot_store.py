@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError, SnapshotNotFoundError
+from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import OwnerProcess
 
 __all__ = [
@@ -176,7 +177,7 @@ class SnapshotStore:
             if match is not None:
                 maker = OwnerProcess.parse(match[1])
                 if maker.is_here and not maker.alive():
-                    shutil.rmtree(self.path / name, ignore_errors=True)
+                    remove_tree(self.path / name)
 
     @contextmanager
     def locked(self, snapshot_id: str, kind: int) -> Iterator[bool]:

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import sys
 import time
 from abc import abstractmethod
@@ -34,6 +33,7 @@ from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._mount_points import made
+from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._snapshot_store import (
     LIMIT_VARIABLE,
     META,
@@ -155,7 +155,7 @@ class LocalSnapshots(Provider):
                 sandbox_id=meta.id,
             ) from error
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         return self._described(snapshot_id, known)
 
     def _copied_with_room(
@@ -169,7 +169,7 @@ class LocalSnapshots(Provider):
             everything = DiskUse(sys.maxsize, sys.maxsize)
             if error.errno not in _FULL or not self._evict(self._removable(known), everything):
                 raise
-            shutil.rmtree(target)
+            remove_tree(target)
             target.mkdir(mode=0o755)
             return copy()
 
@@ -289,7 +289,7 @@ class LocalSnapshots(Provider):
             # Renamed first: a partly removed snapshot must not look like a whole one.
             removing = store.temporary("removing")
             (store.path / snapshot_id).rename(removing)
-        shutil.rmtree(removing)
+        remove_tree(removing)
 
     @abstractmethod
     def _runs_here(self, sandbox_id: str) -> bool:

@@ -4,12 +4,12 @@ import fcntl
 import os
 import re
 import secrets
-import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sandboxkit.errors import VolumeError
+from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import StateDir
 
 __all__ = ["LocalVolumes"]
@@ -103,9 +103,7 @@ class LocalVolumes:
     def _clear(self) -> None:
         """Delete removed volumes, also those of removals that were killed."""
         for removed in self._parent.glob(f"{_REMOVED}*"):
-            # Programs and not shutil: a sandbox can nest folders deeper than Python can recurse.
-            for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-                subprocess.run([*command, "--", str(removed)], capture_output=True, check=False)
+            remove_tree(removed)
 
 
 def _locked(folder: Path, kind: int, locks: ExitStack, *, wait: bool = False) -> bool:

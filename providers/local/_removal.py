@@ -1,0 +1,47 @@
+"""Removes a tree of a stranger's files, however deep it is and whatever its modes are."""
+
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["remove_tree"]
+
+_log = logging.getLogger("sandboxkit.local")
+
+
+@contextmanager
+def _changeable(folder: Path | str, parent: int | None = None) -> Iterator[int]:
+    found = os.open(folder, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{found}", 0o700)
+        yield found
+    finally:
+        os.close(found)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder, unless it is gone. It never raises: what cannot be removed is logged, and a sweep tries again.
+
+    Each folder moves to the top before it is emptied, so that neither a path nor a recursion grows.
+    """
+    try:
+        with _changeable(folder) as top:
+            for name in (pending := ["."]):
+                with _changeable(name, top) as inner, os.scandir(f"/proc/self/fd/{inner}") as found:
+                    for entry in [*found]:
+                        if not entry.is_dir(follow_symlinks=False):
+                            os.unlink(entry.name, dir_fd=inner)
+                            continue
+                        with _changeable(entry.name, inner):
+                            pending.append(secrets.token_hex(16))
+                            os.rename(entry.name, pending[-1], src_dir_fd=inner, dst_dir_fd=top)
+                if name != ".":
+                    os.rmdir(name, dir_fd=top)
+        folder.rmdir()
+    except FileNotFoundError:
+        pass  # it is gone, or another process removes it
+    except OSError as error:
+        _log.warning("%s cannot be removed: %s", folder, error)
