@@ -228,6 +228,7 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
         zlib.error,
         EOFError,
         ValueError,
+        RecursionError,
     ) as error:
         raise ImageNotFoundError(
             f"image {str(path)!r} is not an image: {error}; {_ACCEPTED}", provider="local"
