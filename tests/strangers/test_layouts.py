@@ -1,6 +1,7 @@
 """Hostile layouts and archives of images are refused in time by a typed error, and leave nothing; honest ones are read."""
 
 import bz2
+import contextlib
 import gzip
 import json
 import lzma
@@ -14,11 +15,14 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sandboxkit import ImageNotFoundError, SandboxError, SandboxStartError, Session
 from sandboxkit.providers.local import LocalProvider, _image
@@ -42,6 +46,7 @@ from tests.strangers.layouts import (
 
 __all__ = ["layer", "provider", "state"]  # fixtures
 pytestmark = pytest.mark.anyio
+FUZZ_SECONDS = float(os.environ.get("SANDBOXKIT_FUZZ_SECONDS", "600"))
 
 
 @pytest.fixture
@@ -812,25 +817,20 @@ def test_a_tree_is_removed_whatever_it_has_and_nothing_beside_it(tmp_path: Path)
     remove_tree(folder)
 
 
-async def test_a_deep_tree_of_a_sandbox_leaves_no_partial_snapshot_and_no_lasting_volume(
+async def test_a_deep_tree_of_a_sandbox_leaves_no_partial_snapshot(
     provider: LocalProvider, state: Path
 ) -> None:
-    code = "import os\nfor _ in range(1200):\n os.mkdir('d'); os.chdir('d')"
-    async with Session(provider) as session:
-        async with session.sandbox(volumes={"/deep": "deep"}) as sandbox:
-            await sandbox.exec(
-                ["python3", "-c", f"import os\nos.chdir('/deep')\n{code}"], check=True
-            )
-            snapshot = await sandbox.snapshot()
-            await sandbox.exec(["python3", "-c", code], check=True)
-            with pytest.raises(SandboxError, match="folders"):
-                await sandbox.snapshot()
+    code = "import os\nfor _ in range({}):\n os.mkdir('d' * 100); os.chdir('d' * 100)"
+    async with Session(provider) as session, session.sandbox() as sandbox:
+        await sandbox.exec(["python3", "-c", code.format(190)], check=True)
+        snapshot = await sandbox.snapshot()
+        await sandbox.exec(["python3", "-c", code.format(1200)], cwd="/tmp", check=True)
+        with pytest.raises(SandboxError, match="folders"):
+            await sandbox.snapshot()
         assert os.listdir(state / "snapshots") == [snapshot.id]
         await snapshot.delete()
         assert os.listdir(state / "snapshots") == []
     (state / "snapshots").rmdir()
-    shutil.rmtree(state / "volumes", ignore_errors=True)
-    remove_tree(state / "volumes")
 
 
 async def test_the_variables_of_an_image_that_are_accepted_reach_the_sandbox(
@@ -854,8 +854,8 @@ async def test_an_ordinary_user_is_refused_hostile_images_and_gets_honest_ones(
         "an index that names itself",
     ]
     chosen += ["a deep file before a bad name", "a layer of docker save in the parent"]
-    folder = tmp_path / "images"
-    folder.mkdir()
+    folder = state / "images"
+    folder.mkdir(parents=True)
     for number, name in enumerate(chosen):
         HOSTILE[name](folder / str(number))
     docker_save(folder / "honest", [layer])
@@ -878,4 +878,172 @@ await provider.aclose()
         state,
     )
     assert out.splitlines() == ["refused"] * len(chosen) + ["[b'kept', b'yes'] 1"]
-    remove_tree(state / "cache")
+    remove_tree(state)
+
+
+def scalars() -> st.SearchStrategy[Any]:
+    text = st.one_of(
+        st.text(max_size=8), st.sampled_from([*HOSTILE_NAMES, "A=\0--share-net", "\ud800"])
+    )
+    return st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text)
+
+
+HOSTILE_NAMES = [
+    "", ".", "..", "/", "../private.tar", "a/../../private.tar", "etc", "etc/kept", "etc/.wh.kept", ".wh..wh..opq", "l", "l/x", "l/l",
+    "usr/bin", "bin/x", "/etc/passwd", "blobs/sha256", "index.json", "manifest.json", "../../../../../../canary", "d/" * 300 + "x", "x" * 256,
+]  # fmt: skip
+values = st.recursive(
+    st.deferred(scalars),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["digest", "config", "Env", "layers", "x"]), inner, max_size=3
+        ),
+    ),
+    max_leaves=6,
+)
+KINDS = [
+    tarfile.REGTYPE,
+    tarfile.DIRTYPE,
+    tarfile.SYMTYPE,
+    tarfile.LNKTYPE,
+    tarfile.CHRTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.CONTTYPE,
+    b"Z",
+]
+layer_members = st.lists(
+    st.tuples(st.sampled_from(HOSTILE_NAMES), st.sampled_from(KINDS), st.sampled_from(HOSTILE_NAMES), st.binary(max_size=20), st.integers(0, 0o7777)),
+    max_size=8,
+)  # fmt: skip
+
+
+def nodes(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all fields of a document."""
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [at, *(path for key, inner in items for path in nodes(inner, (*at, key)))]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What a stranger changed in an honest layout."""
+
+    fields: list[tuple[str, int, Any]]
+    layers: list[list[tuple[str, bytes, str, bytes, int]]]
+    damage: list[tuple[int, int, int]]
+    links: list[tuple[int, str]]
+    form: str
+
+    def make(self, path: Path) -> Path:
+        def change(name: str, value: Any) -> Any:
+            for which, number, to in self.fields:
+                if which == name:
+                    paths = nodes(value)
+                    at = paths[number % len(paths)]
+                    value = changed(name, *at, to=to)(name, value)
+            return value
+
+        layers = [HONEST]
+        for members in self.layers:
+            made = [(member(name, kind, link, mode=mode), data if kind in (tarfile.REGTYPE, tarfile.CONTTYPE) else b"") for name, kind, link, data, mode in members]  # fmt: skip
+            layers.append(tar(made))
+        files = Layout(layers, change=change).files()
+        if self.form == "saved":
+            files = saved({f"{n}/layer.tar": each for n, each in enumerate(layers)})
+            (manifest,) = json.loads(files["manifest.json"])
+            files["manifest.json"] = json.dumps([change("manifest", manifest)]).encode()
+        for which, where, byte in self.damage:
+            name = sorted(files)[which % len(files)]
+            data = bytearray(files[name])
+            data[where % len(data) : where % len(data) + 1] = bytes([byte])
+            files[name] = bytes(data)
+        if self.form != "folder":
+            links = [
+                member(sorted(files)[which % len(files)], tarfile.SYMTYPE, to)
+                for which, to in self.links
+            ]
+            return in_archive(path, files, *links)
+        write(path, files)
+        for which, to in self.links:
+            place = path / sorted(files)[which % len(files)]
+            place.unlink()
+            with contextlib.suppress(FileNotFoundError, OSError):
+                place.symlink_to(to)
+        return path
+
+
+mutations = st.builds(
+    Mutation,
+    st.lists(
+        st.tuples(st.sampled_from(["config", "manifest", "index"]), st.integers(0, 60), values),
+        max_size=3,
+    ),
+    st.lists(layer_members, max_size=3),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000), st.integers(0, 255)), max_size=2),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(HOSTILE_NAMES)), max_size=1),
+    st.sampled_from(["folder", "archive", "saved"]),
+)
+
+
+def read_mutation(folder: Path, mutation: Mutation) -> bool:
+    """Read a layout; return whether it was accepted. What is outside of it stays as it is and is never shown."""
+    shutil.rmtree(folder, ignore_errors=True)
+    outside = {"canary": CANARY, "private.tar": tar([(member("canary"), CANARY)])}
+    write(folder, outside)
+    image = mutation.make(folder / "image")
+    started, accepted = time.monotonic(), True
+    try:
+        found_image = anyio.run(found, image)
+        kept = [found_image.root.parent.name]
+        assert all(
+            isinstance(each, str) and "\0" not in each
+            for pair in found_image.env.items()
+            for each in pair
+        )
+    except (ImageNotFoundError, SandboxStartError):
+        kept, accepted = [], False
+    assert time.monotonic() - started < 10
+    assert cached(folder) == kept
+    assert not holds_the_canary(folder / "cache")
+    assert sorted({*os.listdir(folder)} - {"cache"}) == ["canary", "image", "private.tar"]
+    assert {name: (folder / name).read_bytes() for name in outside} == outside
+    return accepted
+
+
+def fuzz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: settings) -> int:
+    """Read mutated layouts; return how many were accepted."""
+    accepted = 0
+    monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "fuzz/cache"))
+
+    @settings(more, suppress_health_check=[*HealthCheck], database=None)
+    @given(mutations)
+    def each(mutation: Mutation) -> None:
+        nonlocal accepted
+        accepted += read_mutation(tmp_path / "fuzz", mutation)
+
+    each()
+    remove_tree(tmp_path / "fuzz")
+    return accepted
+
+
+def test_a_layout_that_was_changed_anywhere_is_read_or_refused_and_shows_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fuzz(tmp_path, monkeypatch, settings(max_examples=100)) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_layouts_that_were_changed_anywhere_for_ten_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until, rounds = time.monotonic() + FUZZ_SECONDS, 0
+    while time.monotonic() < until:
+        rounds += fuzz(tmp_path, monkeypatch, settings(max_examples=300, derandomize=False))
+    assert rounds > 0
