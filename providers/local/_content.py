@@ -24,6 +24,7 @@ _LARGEST = 64 << 30
 _LARGEST_HEADER = 32 << 10
 """Bytes of all headers of one member of a tar archive."""
 _LARGEST_JSON = 4 << 20
+_LONGEST_NAME = 4096
 _MAX_ENV = 128 << 10
 """Bytes of all variables as options of bubblewrap, for which its socket's buffer has room, and of one for execve."""
 _MAX_FILES = 10_000
@@ -81,9 +82,7 @@ class Stream:
     def seek(self, position: int) -> None:
         """Leave out what lies before `position`."""
         if position < self._at:
-            raise BadLayerError(
-                f"{self.name!r} has a file of a negative size, or one within others"
-            )
+            raise BadLayerError(f"{self.name!r} has a file of a negative size, or within others")
         if self._hash is None:
             self.file.seek(position)
             self._at = position
@@ -115,6 +114,8 @@ def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         content.left = sys.maxsize
         tar.pax_headers.clear()
         member.pax_headers = {}
+        if max(len(member.name), len(member.linkname)) > _LONGEST_NAME:
+            raise BadLayerError(f"{content.name!r} has the long name {member.name[:80]!r}...")
         yield member
         content.left = _LARGEST_HEADER
 
@@ -172,9 +173,9 @@ def _archive(file: IO[bytes], name: str, scratch: Path, opened: ExitStack) -> _O
         shutil.copyfileobj(Stream(content, name), file, _PIECE)
         file.seek(0)
     archive = tar_of(Stream(file, name))
-    for number, _ in enumerate(members(archive)):
-        if number == _MAX_FILES:
-            raise BadImageError(f"{name!r} has more than {_MAX_FILES} files")
+    for number, member in enumerate(members(archive)):
+        if number == _MAX_FILES or member.issparse():
+            raise BadImageError(f"{name!r} has more than {_MAX_FILES} files, or sparse ones")
     archive.fileobj = file
 
     def open_file(name: str, digest: str) -> Stream:
@@ -225,15 +226,11 @@ def _field(name: str, value: object, field: str, kind: type[_T]) -> _T:
     return kind() if found is None else _typed(name, field, found, kind)
 
 
-def _digest(name: str, field: str, value: object) -> str:
-    if _DIGEST.fullmatch(found := _typed(name, field, value, str)) is None:
-        raise BadImageError(f"{name!r}: {field} has {found!r:.80}, which is not a digest")
-    return found
-
-
 def _blob(name: str, descriptor: object) -> tuple[str, str]:
     """Return the file to which an object in the file `name` points, and its digest."""
-    digest = _digest(name, "digest", _field(name, descriptor, "digest", str))
+    digest = _field(name, descriptor, "digest", str)
+    if _DIGEST.fullmatch(digest) is None:
+        raise BadImageError(f"{name!r} has {digest!r:.80}, which is not a digest")
     return f"blobs/{digest.replace(':', '/')}", digest
 
 
@@ -267,7 +264,7 @@ def _content(files: _Open) -> tuple[dict[str, str], Iterator[Stream]]:
     diff_ids = _field(config[0], _field(config[0], found, "rootfs", dict), "diff_ids", list)
     if len(diff_ids) not in (0, len(layers)):
         raise BadImageError(f"{config[0]!r}: diff_ids are {len(diff_ids)} of {len(layers)} layers")
-    checked = [_digest(config[0], "diff_ids", each) for each in diff_ids] or [""] * len(layers)
+    checked = [_blob(config[0], {"digest": each})[1] for each in diff_ids] or [""] * len(layers)
     return _environment(config[0], found), _layers(files, layers, checked)
 
 

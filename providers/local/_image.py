@@ -223,12 +223,8 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
             f"image {str(path)!r} cannot be unpacked: {error}", provider="local"
         ) from error
     except (
-        BadImageError,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        ValueError,
-        RecursionError,
+        *(BadImageError, tarfile.TarError, zlib.error),
+        *(EOFError, ValueError, LookupError, RecursionError),
     ) as error:
         raise ImageNotFoundError(
             f"image {str(path)!r} is not an image: {error}; {_ACCEPTED}", provider="local"

@@ -40,7 +40,7 @@ class _Tree:
     def count(self, member: tarfile.TarInfo) -> None:
         """Count a member before it is written."""
         self.members += 1
-        self.bytes += member.size
+        self.bytes += max(member.size, 0)
         if self.members > _MAX_MEMBERS or self.bytes > _MAX_BYTES:
             raise BadLayerError("it has too many files, or too large ones")
 

@@ -26,10 +26,7 @@ def member(
     return made
 
 
-Member = tuple[tarfile.TarInfo, bytes]
-
-
-def tar(members: Iterable[Member | tarfile.TarInfo], format: int = tarfile.PAX_FORMAT) -> bytes:
+def tar(members: Iterable[Any], format: int = tarfile.PAX_FORMAT) -> bytes:
     """A tar archive; a member may come with its content."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=format) as archive:

@@ -176,7 +176,7 @@ def env_is(*entries: Any) -> Callable[[Path], Path]:
 
 SAVED = {"0/layer.tar": HONEST}
 PLAIN = {"oci-layout": b"{}"}
-NAMES: dict[str, Callable[[Path], Path]] = {
+NAMES: dict[str, Callable[[Path], object]] = {
     "a layer of docker save in the parent": lambda path: write(
         path, PLAIN | saved({"0.tar": HONEST}, Layers=["../private.tar"])
     ),
@@ -258,7 +258,7 @@ def bound(path: Path) -> None:
 
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
-DOCUMENTS: dict[str, Callable[[Path], Path]] = {
+DOCUMENTS: dict[str, Callable[[Path], object]] = {
     **{
         f"{which} is {json.dumps(value)[:20]}": lambda path, which=which, value=value: Layout(  # type: ignore[misc]
             change=changed(which, to=value)
@@ -356,7 +356,7 @@ def longer(path: Path) -> Path:
     return path
 
 
-DIGESTS: dict[str, Callable[[Path], Path]] = {
+DIGESTS: dict[str, Callable[[Path], object]] = {
     "a layer that is another": replaced(r"^\x1f\x8b", gzip.compress(tar_of({"other": b"x"}))),
     "a layer with more at its end": longer,
     "a configuration that is another": replaced(r'^{"architecture', b"{}"),
@@ -378,7 +378,7 @@ DIGESTS: dict[str, Callable[[Path], Path]] = {
     ),
 }
 BIG = 1 << 33
-ARCHIVES: dict[str, Callable[[Path], Path]] = {
+ARCHIVES: dict[str, Callable[[Path], object]] = {
     "an empty file": lambda path: write(path.parent, {path.name: b""}) / path.name,
     "an archive without members": lambda path: in_archive(path, {}),
     "zeros": lambda path: path.write_bytes(bytes(10240)) and path,
@@ -446,7 +446,7 @@ def deep(depth: int) -> str:
     return "d/" * depth + "file"
 
 
-LAYERS: dict[str, Callable[[Path], Path]] = {
+LAYERS: dict[str, Callable[[Path], object]] = {
     "a deep file": layered(member(deep(1200))),
     "a deep file before a bad name": layered(member(deep(1200)), member("../bad")),
     "a file that links make deep": layered(
@@ -525,9 +525,9 @@ HOSTILE = NAMES | DOCUMENTS | DIGESTS | ARCHIVES | LAYERS
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_a_hostile_image_is_refused_by_a_typed_error_and_leaves_nothing(
-    tmp_path: Path, private: Path, make: Callable[[Path], Path]
+    tmp_path: Path, private: Path, make: Callable[[Path], object]
 ) -> None:
-    image = make(tmp_path / "image")
+    make(image := tmp_path / "image")
     before = sorted(os.listdir(tmp_path))
     started = time.monotonic()
     with pytest.raises((ImageNotFoundError, SandboxStartError)) as caught:
@@ -568,7 +568,7 @@ NEW_SAVE |= {
         ]
     ).encode()
 }
-HONEST_SHAPES: dict[str, Callable[[Path], Path]] = {
+HONEST_SHAPES: dict[str, Callable[[Path], object]] = {
     "a layout in a folder": lambda path: Layout().folder(path),
     "a layout in an archive": lambda path: Layout().archive(path),
     "a layout in an archive of tar -c .": lambda path: (
@@ -677,8 +677,9 @@ def others(index: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("make", HONEST_SHAPES.values(), ids=HONEST_SHAPES.keys())
-async def test_an_honest_image_is_read(tmp_path: Path, make: Callable[[Path], Path]) -> None:
-    image = await found(make(tmp_path / "image"))
+async def test_an_honest_image_is_read(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "image")
+    image = await found(tmp_path / "image")
     assert (image.root / "etc/kept").read_bytes() == b"kept\n"
     assert (image.root / "usr/bin/again").samefile(image.root / "bin/program")
     assert image.env in ({}, {"FROM_IMAGE": "yes"})
