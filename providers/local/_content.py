@@ -112,7 +112,7 @@ def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     content = cast(Stream, tar.fileobj)
     while (member := tar.next()) is not None:
         content.left = sys.maxsize
-        tar.pax_headers.clear()
+        cast(Any, tar).pax_headers.clear()  # Any: for its types this mapping cannot change
         member.pax_headers = {}
         if max(len(member.name), len(member.linkname)) > _LONGEST_NAME:
             raise BadLayerError(f"{content.name!r} has the long name {member.name[:80]!r}...")

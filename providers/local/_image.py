@@ -90,7 +90,7 @@ async def find(image: str, host: HostUser) -> LocalImage:
     path = Path(image).expanduser()
     try:
         path = path.resolve(strict=True)
-        if path.is_dir() and not (path / "oci-layout").exists():
+        if path.is_dir() and not os.path.lexists(path / "oci-layout"):
             if any((path / name).is_dir() for name in ("usr", "bin")):
                 return LocalImage(path, str(path))
             raise ImageNotFoundError(
@@ -103,7 +103,7 @@ async def find(image: str, host: HostUser) -> LocalImage:
         raise ImageNotFoundError(
             f"image={image!r} does not exist here; {_ACCEPTED}", provider="local"
         ) from error
-    except PermissionError as error:
+    except (OSError, ValueError) as error:
         raise ImageNotFoundError(
             f"image={image!r} cannot be read: {error}", provider="local"
         ) from error

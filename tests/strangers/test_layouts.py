@@ -2,6 +2,7 @@
 
 import bz2
 import contextlib
+import copy
 import gzip
 import json
 import lzma
@@ -83,7 +84,7 @@ def changed(which: str, *path: Any, to: Any) -> Callable[[str, Any], Any]:
             at = value
             for key in path[:-1]:
                 at = at[key]
-            at[path[-1]] = to
+            at[path[-1]] = copy.deepcopy(to)
         return value
 
     return change
@@ -236,10 +237,9 @@ NAMES: dict[str, Callable[[Path], object]] = {
     "the index is a link": lambda path: linked(path, "index.json", ""),
     "the index is a FIFO": lambda path: fifo(path, "index.json"),
     "the manifest of docker save is a FIFO": lambda path: fifo(path, "manifest.json"),
-    "the manifest of docker save is a link": lambda path: (
-        os.symlink("index.json", Layout().folder(path) / "manifest.json"),
-        path,
-    )[1],
+    "the manifest of docker save is a link": lambda path: os.symlink(
+        "index.json", Layout().folder(path) / "manifest.json"
+    ),
     "an index that names itself": itself,
     "an index in 40 others": endless,
     "no image for this machine": lambda path: Layout(
@@ -257,6 +257,7 @@ def bound(path: Path) -> None:
     os.close(here)
 
 
+VALUES: list[Any] = [[], "text", 7, True]
 DEEP = b"[" * 100_000 + b"]" * 100_000
 DOCUMENTS: dict[str, Callable[[Path], object]] = {
     **{
@@ -264,7 +265,7 @@ DOCUMENTS: dict[str, Callable[[Path], object]] = {
             change=changed(which, to=value)
         ).folder(path)
         for which in ("config", "manifest", "index")
-        for value in (None, [], "text", 7, True)
+        for value in [*VALUES, None]
     },
     **{
         f"{'.'.join(map(str, at))} is {json.dumps(value)[:20]}": lambda path, at=at, value=value: (
@@ -586,10 +587,9 @@ HONEST_SHAPES: dict[str, Callable[[Path], object]] = {
     "layers of several gzip files": lambda path: Layout(
         compress=lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:])
     ).folder(path),
-    "a layout whose files are hard links": lambda path: (
-        os.link(first_blob(Layout().folder(path)), path.parent / "other"),
-        path,
-    )[1],
+    "a layout whose files are hard links": lambda path: os.link(
+        first_blob(Layout().folder(path)), path.parent / "other"
+    ),
     "an index in an index": lambda path: nested(path),
     "an index with other machines and attestations": lambda path: Layout(
         change=lambda name, value: others(value) if name == "index" else value
@@ -713,7 +713,8 @@ async def test_honest_images_are_read_beside_hostile_ones_in_one_cache(tmp_path:
 
     async with anyio.create_task_group() as group:
         for number, make in enumerate([*LAYERS.values()][:4] * 2):
-            group.start_soon(one, make(tmp_path / f"hostile-{number}"))
+            make(tmp_path / f"hostile-{number}")
+            group.start_soon(one, tmp_path / f"hostile-{number}")
             group.start_soon(
                 one, Layout(env=(f"N={number}",)).folder(tmp_path / f"honest-{number}")
             )
@@ -947,7 +948,7 @@ class Mutation:
                 if which == name:
                     paths = nodes(value)
                     at = paths[number % len(paths)]
-                    value = changed(name, *at, to=to)(name, value)
+                    value = changed(name, *at, to=copy.deepcopy(to))(name, value)
             return value
 
         layers = [HONEST]
