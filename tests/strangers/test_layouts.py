@@ -258,21 +258,26 @@ def bound(path: Path) -> None:
 
 
 VALUES: list[Any] = [[], "text", 7, True]
+
+
+def wrong_for(field: tuple[Any, ...]) -> list[Any]:
+    is_object = field[-1] in (0, "config", "rootfs", "platform")
+    return [7, True, "text" if is_object else {"a": []}, [[]]]
+
+
+def changed_to(value: Any, *at: Any) -> Callable[[Path], object]:
+    return lambda path: Layout(change=changed(*at, to=value)).folder(path)
+
+
 DEEP = b"[" * 100_000 + b"]" * 100_000
 DOCUMENTS: dict[str, Callable[[Path], object]] = {
     **{
-        f"{which} is {json.dumps(value)[:20]}": lambda path, which=which, value=value: Layout(  # type: ignore[misc]
-            change=changed(which, to=value)
-        ).folder(path)
+        f"{which} is {json.dumps(value)}": changed_to(value, which)
         for which in ("config", "manifest", "index")
         for value in [*VALUES, None]
     },
     **{
-        f"{'.'.join(map(str, at))} is {json.dumps(value)[:20]}": lambda path, at=at, value=value: (
-            Layout(  # type: ignore[misc]
-                change=changed(*at, to=value)
-            ).folder(path)
-        )
+        f"{'.'.join(map(str, at))} is {json.dumps(value)}": changed_to(value, *at)
         for at in (
             ("config", "config"),
             ("config", "config", "Env"),
@@ -290,12 +295,7 @@ DOCUMENTS: dict[str, Callable[[Path], object]] = {
             ("index", "manifests", 0, "platform"),
             ("index", "manifests", 0, "platform", "architecture"),
         )
-        for value in (
-            7,
-            True,
-            {"a": []} if at[-1] not in (0, "config", "rootfs", "platform") else "text",
-            [[]],
-        )
+        for value in wrong_for(at)
     },
     "Env with a NUL": env_is("A=x\0--share-net"),
     "Env with a NUL in a name": env_is("A\0--share-net=x"),
@@ -1023,7 +1023,7 @@ def fuzz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: settings) -> int
     accepted = 0
     monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "fuzz/cache"))
 
-    @settings(more, suppress_health_check=[*HealthCheck], database=None)
+    @settings(more, suppress_health_check=list(HealthCheck), database=None)
     @given(mutations)
     def each(mutation: Mutation) -> None:
         nonlocal accepted
