@@ -90,7 +90,9 @@ async def test_a_link_that_a_program_left_in_a_snapshot_leads_nowhere(
             assert "can't cd" in made.stderr
             snapshot = await box.snapshot()
         async with session.sandbox(snapshot=snapshot, mounts=mounts) as later:
-            done = await later.exec(["sh", "-c", f"cat /data/file; ls /data; ls -d /oldroot{host.open}"])
+            done = await later.exec(
+                ["sh", "-c", f"cat /data/file; ls /data; ls -d /oldroot{host.open}"]
+            )
             assert done.stdout == f"datafile\n/oldroot{host.open}\n"
         await snapshot.delete()
     assert os.listdir(host.open) == ["secret"]
