@@ -71,6 +71,4 @@ def apply_rules(failure: Failure, rules: Iterable[ErrorRule]) -> SandboxError:
 
 def no_sandbox(provider: str, sandbox_id: str) -> SandboxNotFoundError:
     """Return the error for a sandbox that has ended, or never was."""
-    return SandboxNotFoundError(
-        f"no sandbox {sandbox_id!r}; it may have ended", provider=provider, sandbox_id=sandbox_id
-    )
+    return SandboxNotFoundError(f"no sandbox {sandbox_id!r}; it may have ended", provider=provider)

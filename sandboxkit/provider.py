@@ -13,15 +13,22 @@ backend that this process is gone to `close_in_forks`; otherwise a forked child 
 """
 
 import builtins
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import ClassVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Mapping,
+)
+from typing import Any, ClassVar
 
 from anyio.abc import ByteStream
 
 from sandboxkit import _exec_files
 from sandboxkit._first_command import FirstCommand
 from sandboxkit._forks import close_in_forks
+from sandboxkit._provider_errors import completing_errors
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
 from sandboxkit.datasets import DatasetStore, split_mounts, volume_of
@@ -80,7 +87,16 @@ class PortListener(ABC):
 
 
 class Provider(ABC):
-    """One backend. Implement the four abstract methods; the rest have defaults built on them."""
+    """One backend. Implement the four abstract methods; the rest have defaults built on them.
+
+    Errors that a method of a subclass raises need not say which provider and which sandbox they concern.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, method in [*vars(cls).items()]:
+            if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+                setattr(cls, name, completing_errors(method))
 
     name: ClassVar[str]
     """The entry point's name, such as "docker"."""

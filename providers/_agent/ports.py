@@ -218,7 +218,6 @@ class PortsProvider(FilesProvider):
                 f"{connections.count(sandbox_id)} connections to this sandbox are open, and "
                 f"{connections.total} of {connections.most} to all sandboxes of this session: close some",
                 errno=errno.EMFILE,
-                provider=self.name,
                 sandbox_id=sandbox_id,
             )
         try:
@@ -251,7 +250,6 @@ class PortsProvider(FilesProvider):
             raise kind(
                 f"sandbox {sandbox_id!r}: {error}",
                 errno=error.errno,
-                provider=self.name,
                 sandbox_id=sandbox_id,
             ) from error
 

@@ -159,7 +159,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         }
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} ended: {causes.get(reason, reason)}",
-            provider=self.name,
             sandbox_id=sandbox_id,
         )
 
@@ -186,7 +185,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         except (ConnectionEndedError, SilentError) as error:
             raise SandboxStartError(
                 f"sandbox {sandbox_id!r} did not start: {error}",
-                provider=self.name,
                 sandbox_id=sandbox_id,
             ) from error
         instance.client, instance.boot = client, client.boot
@@ -220,7 +218,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 raise ProviderUnavailableError(
                     f"sandbox {sandbox_id!r} cannot be reached: its connection broke and could not be "
                     f"reopened within {_RETURN_PATIENCE:g} s; the request was not sent",
-                    provider=self.name,
                     sandbox_id=sandbox_id,
                 )
             if client.ended is None:
@@ -239,7 +236,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 raise
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} was stopped while a connection to it was being opened",
-                provider=self.name,
                 sandbox_id=sandbox_id,
             ) from None
 
@@ -272,14 +268,12 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             raise ProviderUnavailableError(
                 f"sandbox {sandbox_id!r} does not answer: no connection to it within "
                 f"{_CONNECT_PATIENCE:g} s; it is paused, or its machine hangs",
-                provider=self.name,
                 sandbox_id=sandbox_id,
             ) from error
         if client.boot != (instance.boot or client.boot):
             await client.aclose()
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} was restarted: its processes are gone",
-                provider=self.name,
                 sandbox_id=sandbox_id,
             )
         instance.client, instance.boot = client, client.boot
@@ -337,7 +331,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         if path is None or error.errno == requests.PAUSED:
             return refused(error, self.name, sandbox_id)
         kind = SandboxFileNotFoundError if error.errno == errno.ENOENT else SandboxFileError
-        return kind(str(error), path=path, provider=self.name, sandbox_id=sandbox_id)
+        return kind(str(error), path=path, sandbox_id=sandbox_id)
 
     async def _why_broken(
         self,
@@ -431,7 +425,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         if left:
             raise SandboxNotCleanError(
                 f"sandbox {sandbox_id!r} cannot be reset: {'; '.join(left)}",
-                provider=self.name,
                 sandbox_id=sandbox_id,
             )
 

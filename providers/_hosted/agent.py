@@ -219,9 +219,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 return
         if scope.cancelled_caught:
             raise ProviderUnavailableError(
-                f"the agent of sandbox {sandbox_id!r} did not start within {_START_SECONDS:g} s",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"the agent of sandbox {sandbox_id!r} did not start within {_START_SECONDS:g} s"
             )
 
     async def _start_agent(
@@ -288,9 +286,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     raise found.failure from None
                 case install.NoAgentError():
                     raise SandboxStartError(
-                        f"the agent of sandbox {sandbox_id!r} did not start: {found.failure}",
-                        provider=self.name,
-                        sandbox_id=sandbox_id,
+                        f"the agent of sandbox {sandbox_id!r} did not start: {found.failure}"
                     ) from found.failure
             if not found.machine or (isinstance(ended, ConnectionEndedError) and not ended.reason):
                 raise self._broke(sandbox_id) from error
@@ -334,9 +330,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
 
     def _broke(self, sandbox_id: str) -> ProviderUnavailableError:
         return ProviderUnavailableError(
-            f"the connection to sandbox {sandbox_id!r} broke before its agent replied",
-            provider=self.name,
-            sandbox_id=sandbox_id,
+            f"the connection to sandbox {sandbox_id!r} broke before its agent replied"
         )
 
     async def _why_none(self, sandbox_id: str, error: install.NoAgentError) -> SandboxError:
@@ -349,11 +343,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             return failure
         before = self._known(sandbox_id).machine_seen
         if error.machine is None or before is None:
-            return ProviderUnavailableError(
-                f"sandbox {sandbox_id!r} has no agent: {error}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
-            )
+            return ProviderUnavailableError(f"sandbox {sandbox_id!r} has no agent: {error}")
         same = before == error.machine
         why = (
             "a program in it ended its agent"
@@ -362,8 +352,6 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         )
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} cannot be used any more: {why} ({error})",
-            provider=self.name,
-            sandbox_id=sandbox_id,
             by_command=same,
         )
 
@@ -381,8 +369,6 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         )
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} has ended: {why}",
-            provider=self.name,
-            sandbox_id=sandbox_id,
             by_command=by_command,
         )
 

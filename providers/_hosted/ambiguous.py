@@ -74,7 +74,6 @@ def as_unavailable(error: SandboxError, text: str | None = None) -> ProviderUnav
     known = ProviderUnavailableError(
         str(error) if text is None else text,
         provider=error.provider,
-        sandbox_id=error.sandbox_id,
         retry_after=getattr(error, "retry_after", None),
     )
     for note in getattr(error, "__notes__", ()):
@@ -95,7 +94,6 @@ async def bounded(
         f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
         "or give the provider a longer timeout",
         provider=provider,
-        sandbox_id=sandbox_id,
     )
 
 

@@ -193,9 +193,7 @@ class BakingProvider(HostedAgentProvider[HostedInstanceT]):
                 assumed = error.arch
             except install.NoAgentError as error:
                 raise SandboxStartError(
-                    f"the agent cannot be stored in sandbox {sandbox_id!r}: {error}",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    f"the agent cannot be stored in sandbox {sandbox_id!r}: {error}"
                 ) from error
             except BROKEN as error:
                 raise self._broke(sandbox_id) from error

@@ -79,8 +79,7 @@ class Creations:
             yield
         except OutcomeUnknownError as error:
             unavailable = ProviderUnavailableError(
-                f"the sandbox was created, but could not be prepared: {error}",
-                provider=self._provider,
+                f"the sandbox was created, but could not be prepared: {error}"
             )
             await self.discard(sandbox_id, unavailable)
             raise unavailable from error
@@ -116,8 +115,7 @@ class Creations:
                 f"these sandboxes may run at {self._provider} until their lifetimes end: "
                 f"{', '.join(self._left)}; they could not be found and removed "
                 f"({self._why or 'no answer'}); close the provider again, or list them with "
-                "`sandboxkit ls`",
-                provider=self._provider,
+                "`sandboxkit ls`"
             )
 
     async def _search(self, find: _Find, error: AmbiguousError, left: str) -> str:

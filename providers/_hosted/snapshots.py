@@ -62,8 +62,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         if kind != "files":
             raise ConfigurationError(
-                f"kind={kind!r}: a snapshot on {self.name} keeps files alone; use kind='files'",
-                provider=self.name,
+                f"kind={kind!r}: a snapshot on {self.name} keeps files alone; use kind='files'"
             )
 
     async def take_snapshot(
@@ -92,8 +91,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
             if info is None:
                 raise ConfigurationError(
                     f"{self.name} called the snapshot {made!r}, not {own!r}: the server is not one of "
-                    "its vendor's, or too old",
-                    provider=self.name,
+                    "its vendor's, or too old"
                 )
             self._records().keep(made, record)
             return info
@@ -125,8 +123,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
         if users:
             raise SnapshotInUseError(
                 f"snapshot {snapshot_id!r} is in use by {', '.join(users[:5])}"
-                f"{' and others' if users[5:] else ''}: stop the sandboxes that started from it",
-                provider=self.name,
+                f"{' and others' if users[5:] else ''}: stop the sandboxes that started from it"
             )
         await self._remove_snapshot(snapshot_id)
         self._records().forget(snapshot_id)
@@ -142,8 +139,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
     def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
         return SnapshotNotFoundError(
             f"no snapshot {snapshot_id!r} in the account at {self.name}; it was deleted, or has expired "
-            "and was removed",
-            provider=self.name,
+            "and was removed"
         )
 
     def _check_restarted(self, sandbox_id: str, snapshot_id: str) -> None:
@@ -155,9 +151,7 @@ class SnapshotProvider(BakingProvider[HostedInstanceT]):
         if match is not None and match[3] == short(self._known(sandbox_id).machine_seen or "", 8):
             raise ConfigurationError(
                 f"snapshot {snapshot_id!r} has memory and processes, although files alone were asked for: "
-                f"the server that stands for {self.name} cannot do that; set the sandbox up anew",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"the server that stands for {self.name} cannot do that; set the sandbox up anew"
             )
 
     async def _machine_of(self, sandbox_id: str) -> str:

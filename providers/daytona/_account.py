@@ -62,22 +62,18 @@ class DaytonaAccount:
         if not credential:
             raise ConfigurationError(
                 f"provider 'daytona' needs an API key: set {KEY_VARIABLE} (keys are made on the "
-                "dashboard of app.daytona.io)",
-                provider=NAME,
+                "dashboard of app.daytona.io)"
             )
         if not (credential.isascii() and credential.isprintable()) or " " in credential:
             raise ConfigurationError(
                 f"{variable} is not a key: it has spaces, line breaks or other characters that "
-                "keys do not have",
-                provider=NAME,
+                "keys do not have"
             )
         if variable != KEY_VARIABLE and not os.environ.get("DAYTONA_ORGANIZATION_ID"):
-            raise ConfigurationError(
-                "DAYTONA_JWT_TOKEN needs DAYTONA_ORGANIZATION_ID beside it", provider=NAME
-            )
+            raise ConfigurationError("DAYTONA_JWT_TOKEN needs DAYTONA_ORGANIZATION_ID beside it")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigurationError(
-                f"DAYTONA_API_URL={self.url!r} is not an http or https address", provider=NAME
+                f"DAYTONA_API_URL={self.url!r} is not an http or https address"
             )
 
     def sandboxes(self) -> SandboxApi:
@@ -135,9 +131,7 @@ class DaytonaAccount:
 
     def _open(self) -> ApiClient:
         if self._closed:
-            raise ConfigurationError(
-                "this provider is closed; make a new DaytonaProvider", provider=NAME
-            )
+            raise ConfigurationError("this provider is closed; make a new DaytonaProvider")
         if self._client is None:
             headers = self.headers()
             self._client = ApiClient(Configuration(host=self.url))

@@ -119,7 +119,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
         except ImageNotFoundError as error:
             if spec.snapshot is None:
                 raise
-            raise SnapshotNotFoundError(str(error), provider=NAME) from error
+            raise SnapshotNotFoundError(str(error)) from error
         async with self._creations.preparing(sandbox_id):
             if spec.native_rules is not None:
                 _spec.check_network(spec, await self._detail(sandbox_id))
@@ -165,9 +165,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
             kind = CapacityError if queued else SandboxStartError
             raise kind(
                 f"daytona did not start a sandbox within {self._build_timeout:g} s, after which "
-                f"its state is {_state(found)}; give the provider a longer build_timeout",
-                provider=NAME,
-                sandbox_id=sandbox_id,
+                f"its state is {_state(found)}; give the provider a longer build_timeout"
             )
         self._instance(sandbox_id).toolbox = found.toolbox_proxy_url
 
@@ -205,16 +203,12 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
             if found.state in _FAILED or not await self._snapshot_there(name, None):
                 # Daytona itself gives no reason: the sandbox is as before.
                 raise lost or SandboxStartError(
-                    f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}",
-                    provider=NAME,
-                    sandbox_id=sandbox_id,
+                    f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}"
                 )
             return name
         raise SandboxStartError(
             f"daytona made no snapshot within {self._build_timeout:g} s; give the provider a longer "
-            "build_timeout",
-            provider=NAME,
-            sandbox_id=sandbox_id,
+            "build_timeout"
         )
 
     async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
@@ -270,8 +264,6 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
             raise SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} cannot be used any more: a program in it has changed how its "
                 f"shells start ({error})",
-                provider=NAME,
-                sandbox_id=sandbox_id,
                 by_command=True,
             ) from error
 
@@ -351,9 +343,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
                     continue
                 return
         raise AmbiguousError(
-            f"daytona did not delete a sandbox within {self._account.timeout:g} s; try again",
-            provider=NAME,
-            sandbox_id=sandbox_id,
+            f"daytona did not delete a sandbox within {self._account.timeout:g} s; try again"
         )
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
@@ -408,8 +398,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
     def check_pause(self) -> None:
         raise ConfigurationError(
             "provider 'daytona' cannot pause a sandbox: Daytona pauses virtual machines only, not containers, "
-            "and its stop ends all processes",
-            provider=NAME,
+            "and its stop ends all processes"
         )
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
@@ -443,9 +432,7 @@ def _not_started(found: Sandbox, spec: SandboxSpec) -> SandboxError:
         waited = "" if found.queue_timeout is None else f" within {found.queue_timeout} minutes"
         return CapacityError(
             f"daytona had no room for a sandbox from {image}{waited}, and cancelled it at "
-            f"{found.queue_timed_out_at or found.spot_evicted_at}; try again later",
-            provider=NAME,
-            sandbox_id=found.id,
+            f"{found.queue_timed_out_at or found.spot_evicted_at}; try again later"
         )
     return start_error(found.error_reason or f"its state is {_state(found)}", image, found.id)
 

@@ -143,9 +143,7 @@ def check_size(spec: SandboxSpec, found: Sandbox) -> None:
     if given != asked:
         raise ConfigurationError(
             f"snapshot {spec.snapshot!r} gives each sandbox {given}, not {asked} (CPUs and GiB): take it of a "
-            "sandbox of that size, or leave the size out",
-            provider=NAME,
-            sandbox_id=found.id,
+            "sandbox of that size, or leave the size out"
         )
 
 
@@ -156,9 +154,7 @@ def check_network(spec: SandboxSpec, found: Sandbox) -> None:
     if (names or networks) and not set(stored) <= {*names, *networks}:
         raise ConfigurationError(
             "daytona did not store the list of Egress(native=True), which this server may be too old for: "
-            "leave native=True out",
-            provider=NAME,
-            sandbox_id=found.id,
+            "leave native=True out"
         )
 
 

@@ -16,7 +16,6 @@ from sandboxkit.errors import SandboxError, SandboxStartError
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.daytona import _scripts
-from sandboxkit.providers.daytona._errors import NAME
 
 __all__ = ["TerminalStream"]
 
@@ -141,33 +140,23 @@ class TerminalStream(ProgramStream):
         if self._raw is None and self._why is None:
             raise AmbiguousError(
                 f"no shell of the sandbox's terminal ran a program within {patience:g} s; its output: "
-                f"{self._words()}",
-                provider=NAME,
-                sandbox_id=self._sandbox_id,
+                f"{self._words()}"
             )
         if self._raw is None:
             raise self._broken()
         if not self._raw:
             raise SandboxStartError(
                 f"the sandbox's terminal cannot be set to raw: its image has no stty "
-                f"({self._words()})",
-                provider=NAME,
-                sandbox_id=self._sandbox_id,
+                f"({self._words()})"
             )
 
     def _broken(self) -> SandboxError:
         if self._status is not None and 0 <= self._status < 128:
             return SandboxStartError(
                 f"the sandbox's login shell ended with status {self._status} before it ran a command: "
-                f"/etc/profile or /etc/bash.bashrc ends it; its output: {self._words()}",
-                provider=NAME,
-                sandbox_id=self._sandbox_id,
+                f"/etc/profile or /etc/bash.bashrc ends it; its output: {self._words()}"
             )
-        return AmbiguousError(
-            f"daytona could not run a program: {self._why}",
-            provider=NAME,
-            sandbox_id=self._sandbox_id,
-        )
+        return AmbiguousError(f"daytona could not run a program: {self._why}")
 
     def _words(self) -> str:
         output = self.diagnostics.replace(_scripts.enter(self._mark).rstrip(), b"")

@@ -177,8 +177,7 @@ def check_capabilities(names: Iterable[str]) -> tuple[str, ...]:
         if name not in _COMMAND_CAPABILITIES:
             raise ConfigurationError(
                 f"capability {name!r} cannot be added; use one of "
-                f"{', '.join(_COMMAND_CAPABILITIES)}",
-                provider="docker",
+                f"{', '.join(_COMMAND_CAPABILITIES)}"
             )
     return tuple(added)
 
@@ -270,8 +269,7 @@ def create_body(
         if image.volumes:
             raise ConfigurationError(
                 f"profile='strict' cannot use image {image.reference!r}: it declares the volumes "
-                f"{list(image.volumes)}, whose size Docker cannot limit",
-                provider="docker",
+                f"{list(image.volumes)}, whose size Docker cannot limit"
             )
         host["ReadonlyRootfs"] = True
         space, host["ShmSize"] = _strict_space(spec)

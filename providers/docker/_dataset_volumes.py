@@ -70,8 +70,7 @@ class DatasetVolumes:
             )
             if not filled:
                 raise DatasetMissingError(
-                    f"the volume {volume!r} was removed while a sandbox with it started: try again",
-                    provider="docker",
+                    f"the volume {volume!r} was removed while a sandbox with it started: try again"
                 )
 
     async def remove_unused(self, *, dry_run: bool) -> list[str]:

@@ -44,17 +44,14 @@ class Endpoint:
                 if context is None:
                     raise ConfigurationError(
                         f"docker context {name or 'in the docker configuration'!r} does not "
-                        "exist: see `docker context ls`",
-                        provider="docker",
+                        "exist: see `docker context ls`"
                     )
                 if context.Host:
                     settings["base_url"] = context.Host
                 if context.TLSConfig is not None:
                     settings["tls"] = context.TLSConfig
         except DockerException as error:
-            raise ConfigurationError(
-                f"the Docker configuration is not usable: {error}", provider="docker"
-            ) from error
+            raise ConfigurationError(f"the Docker configuration is not usable: {error}") from error
         url = str(settings.get("base_url") or DEFAULT_URL).removeprefix("http+")
         return cls.parse(url, settings.get("tls"))
 
@@ -86,7 +83,7 @@ class Endpoint:
                 "forward the socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST` "
                 "and set DOCKER_HOST=unix:///tmp/docker.sock"
             )
-        raise ConfigurationError(f"cannot use Docker at {url!r}: {remedy}", provider="docker")
+        raise ConfigurationError(f"cannot use Docker at {url!r}: {remedy}")
 
     def probe(self, seconds: float) -> None:
         """Connect and disconnect; raises the OSError that says why that fails.

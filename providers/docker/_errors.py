@@ -175,7 +175,5 @@ def translate(
     return ProviderUnavailableError(
         f"Docker cannot {what}: the answer of {url} is not valid ({type(error).__name__}: {error}): "
         "try again; if this repeats, the server there may not be a Docker daemon: see DOCKER_HOST "
-        "or `docker context`",
-        provider="docker",
-        sandbox_id=sandbox_id,
+        "or `docker context`"
     )

@@ -56,8 +56,7 @@ class Runtimes:
             if is_gvisor(spec):
                 raise ConfigurationError(
                     f"provider 'docker' cannot honour isolation='gvisor': the daemon's runtimes are "
-                    f"{', '.join(info.runtimes)}, and runtime={runtime!r}; {REMEDY}",
-                    provider="docker",
+                    f"{', '.join(info.runtimes)}, and runtime={runtime!r}; {REMEDY}"
                 )
             return spec, runtime
         spec = replace(spec, isolation="gvisor")
@@ -92,8 +91,7 @@ class Runtimes:
         # Also for a sandbox whose spec was settled before another one showed the kernel.
         if self._seen[defined] != is_gvisor(spec):
             raise OtherKernelError(
-                f"the runtime {name!r} does not have the kernel that its program's name says; give runtime=",
-                provider="docker",
+                f"the runtime {name!r} does not have the kernel that its program's name says; give runtime="
             )
 
     def _is_gvisor(self, name: str, info: DaemonInfo) -> bool:

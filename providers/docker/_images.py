@@ -112,8 +112,7 @@ class Images:
             if not isinstance(error, APIError):
                 raise ProviderUnavailableError(
                     f"the pull of image {reference!r} stalled: no more progress from Docker at "
-                    f"{self._daemon.endpoint.url} or the registry; try again, or see the daemon's log",
-                    provider="docker",
+                    f"{self._daemon.endpoint.url} or the registry; try again, or see the daemon's log"
                 ) from error
             reason = "the registry does not answer" if _timed_out(error) else explanation(error)
             raise self._not_found(reference, reason) from error
@@ -154,22 +153,20 @@ class Images:
     def _refused(self, reference: str, reason: str) -> SandboxError:
         if "toomanyrequests" in reason or "rate limit" in reason:
             return ProviderUnavailableError(
-                f"the registry throttles pulls of {reference!r}: {reason}", provider="docker"
+                f"the registry throttles pulls of {reference!r}: {reason}"
             )
         return self._not_found(reference, reason)
 
     def _not_found(self, reference: str, reason: str) -> SandboxError:
         if "unauthorized" in reason.lower():
             return AuthenticationError(
-                f"the registry refuses image {reference!r}: {reason}; run `docker login`",
-                provider="docker",
+                f"the registry refuses image {reference!r}: {reason}; run `docker login`"
             )
         return ImageNotFoundError(
             f"image {reference!r} is not on the daemon at {self._daemon.endpoint.url} and cannot "
             f"be pulled: {reason}. Check the name; build or load it there (`docker build -t "
             f"{reference} .`, `docker load`), run `docker login` if it is private, or choose "
-            "another with image= or SANDBOXKIT_DOCKER_IMAGE",
-            provider="docker",
+            "another with image= or SANDBOXKIT_DOCKER_IMAGE"
         )
 
 
@@ -187,8 +184,7 @@ def _image(reference: str, answer: Any) -> ContainerImage:
 def _invalid(reference: str, error: Exception) -> ConfigurationError:
     return ConfigurationError(
         f"image {reference!r} is not a valid reference: {explanation(error)}; "
-        "write it as in python:3.11-slim",
-        provider="docker",
+        "write it as in python:3.11-slim"
     )
 
 

@@ -121,10 +121,8 @@ def _body(
 
 def _failed(reason: str, sandbox_id: str) -> SandboxError:
     if "no space left" in reason.lower():
-        return CapacityError(reason, provider="docker", sandbox_id=sandbox_id)
+        return CapacityError(reason)
     return ConfigurationError(
         f"the folders of a sandbox with profile='strict' were not kept: {reason}; use another image, or "
-        "profile='standard'",
-        provider="docker",
-        sandbox_id=sandbox_id,
+        "profile='standard'"
     )

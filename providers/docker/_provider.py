@@ -147,9 +147,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         if (await self.exec(sandbox_id, unpack(sandbox_id, spec), hear)).status:
             raise SandboxStartError(
                 f"the files of the snapshot could not be unpacked: {said.decode(errors='replace').strip()}; "
-                "give at least the disk_mb and memory_mb of the sandbox that it was taken of",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                "give at least the disk_mb and memory_mb of the sandbox that it was taken of"
             )
 
     async def _create(self, spec: SandboxSpec) -> str:
@@ -189,8 +187,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                 return await self._started(spec, image)  # its runtime's kernel is known now
         raise ProviderUnavailableError(
             f"Docker at {self._daemon.endpoint.url} did not start a sandbox within {limit:g} s: it is "
-            "overloaded, or hangs; see its log, or give a larger timeout=",
-            provider=self.name,
+            "overloaded, or hangs; see its log, or give a larger timeout="
         )
 
     async def _started(self, spec: SandboxSpec, image: _container.ContainerImage) -> str:
@@ -258,7 +255,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                 )
             except SandboxStartError as error:
                 if agent_path(name) in str(error) and "no such file" in str(error):
-                    raise _AgentMissingError(str(error), provider=self.name) from error
+                    raise _AgentMissingError(str(error)) from error
                 raise
             owner = await self._attach(name, stream, config_of(spec))
             version = partial(self.read_file, name, "/proc/version", max_bytes=4096)
@@ -278,7 +275,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                     await anyio.aclose_forcefully(stream)
                 await self._removals.undo(name, answered=answered, seconds=self._timeout / 2)
             if mounted and volume.hosts in str(error):
-                raise _HostsMissingError(str(error), provider=self.name) from error
+                raise _HostsMissingError(str(error)) from error
             raise
         return name
 
@@ -286,9 +283,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         try:
             await self.write_file(sandbox_id, HOSTS_PATH, HOSTS, mode=0o644)
         except SandboxFileError as error:
-            raise _HostsMissingError(
-                f"sandbox {sandbox_id!r} did not start: {error}", provider=self.name
-            ) from error
+            raise _HostsMissingError(f"sandbox {sandbox_id!r} did not start: {error}") from error
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         labels = [f"{_container.MARKER}=1"]
@@ -344,9 +339,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         while not await self._removed(sandbox_id):
             if time.monotonic() > deadline:
                 raise ProviderUnavailableError(
-                    f"Docker does not finish removing {sandbox_id!r}; see the daemon's log",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    f"Docker does not finish removing {sandbox_id!r}; see the daemon's log"
                 )
             await anyio.sleep(_POLL)
 
@@ -386,9 +379,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         except APIError as error:
             if "is paused" in str(error):
                 raise ProviderUnavailableError(
-                    f"sandbox {sandbox_id!r} is paused: docker unpause {sandbox_id}",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    f"sandbox {sandbox_id!r} is paused: docker unpause {sandbox_id}"
                 ) from error
             raise no_sandbox(self.name, sandbox_id) from error  # 409: it is not running
         return await self._daemon.stream(f"/exec/{started}/start", {"Detach": False, "Tty": False})
@@ -450,8 +441,6 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         gave_up = self._known(sandbox_id).gvisor and _answers.ended_itself(reason)
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} ended: {GAVE_UP if gave_up else reason}",
-            provider=self.name,
-            sandbox_id=sandbox_id,
             out_of_memory=reason == _answers.OUT_OF_MEMORY,
             by_command=gave_up,
         )

@@ -61,8 +61,7 @@ class Removals:
             failure = next(iter(self._left.values())).failure
             raise ProviderUnavailableError(
                 f"Docker did not remove {names}: {failure}. Close again, or remove them once it "
-                f"answers: docker rm --force {names}",
-                provider="docker",
+                f"answers: docker rm --force {names}"
             )
 
     def _begin(self, name: str, left: _FailedRemoval) -> "asyncio.Task[None]":

@@ -66,13 +66,11 @@ class DockerSnapshots(Provider):
         if spec.isolation == "gvisor" and spec.snapshot is None:
             raise ConfigurationError(
                 "isolation='gvisor': gVisor may hold files that Docker's commit does not see; take the "
-                "snapshot in a sandbox without isolation=, and start gVisor sandboxes from it",
-                provider=self.name,
+                "snapshot in a sandbox without isolation=, and start gVisor sandboxes from it"
             )
         if kind != "files":
             raise ConfigurationError(
-                f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'",
-                provider=self.name,
+                f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'"
             )
 
     async def take_snapshot(
@@ -98,8 +96,7 @@ class DockerSnapshots(Provider):
         if volumes := about.pop("volumes"):
             raise ConfigurationError(
                 f"sandbox {sandbox_id!r} cannot be kept: its image declares the volumes {volumes}, which a "
-                "commit does not see; use an image without VOLUME",
-                provider=self.name,
+                "commit does not see; use an image without VOLUME"
             )
         tag = secrets.token_hex(8)
         about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
@@ -143,9 +140,7 @@ class DockerSnapshots(Provider):
             size = str(int(found["SizeRw"]))
         return CapacityError(
             f"{error}; the sandbox has written {size} bytes: free space on the daemon's machine, for example "
-            "with sandboxkit cleanup --snapshots",
-            provider=self.name,
-            sandbox_id=sandbox_id,
+            "with sandboxkit cleanup --snapshots"
         )
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
@@ -171,8 +166,7 @@ class DockerSnapshots(Provider):
                 raise
             raise SnapshotInUseError(
                 f"snapshot {snapshot_id!r} is in use: {explanation(error)}; stop the sandboxes that started "
-                "from it",
-                provider=self.name,
+                "from it"
             ) from error
 
     async def _inspected(self, snapshot_id: str) -> SnapshotInfo:
@@ -189,21 +183,18 @@ class DockerSnapshots(Provider):
         if spec.image not in (None, about["image"]):
             raise ConfigurationError(
                 f"image={spec.image!r}: snapshot {snapshot_id!r} was taken of a sandbox with the image "
-                f"{about['image']!r}; leave image= out",
-                provider=self.name,
+                f"{about['image']!r}; leave image= out"
             )
         profile, folders = about.get("profile", "standard"), about.get("folders", [])
         if profile != spec.profile:
             raise ConfigurationError(
                 f"profile={spec.profile!r}: snapshot {snapshot_id!r} was taken of a sandbox with "
-                f"profile={profile!r}; give that",
-                provider=self.name,
+                f"profile={profile!r}; give that"
             )
         if profile == "strict" and folders != strict_folders(spec):
             raise ConfigurationError(
                 f"workdir={spec.workdir!r}: snapshot {snapshot_id!r} has the folders {folders}; give the "
-                "workdir of its sandbox",
-                provider=self.name,
+                "workdir of its sandbox"
             )
         tag = snapshot_id.removeprefix("snapshot-")
         return ContainerImage(f"{_REPOSITORY}:{tag}", image["Id"], about["user"], (), about)
@@ -231,8 +222,7 @@ class DockerSnapshots(Provider):
     def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
         return SnapshotNotFoundError(
             f"no snapshot {snapshot_id!r} on the daemon at {self._daemon.endpoint.url}; it was deleted, or "
-            "has expired and was removed",
-            provider=self.name,
+            "has expired and was removed"
         )
 
 

@@ -139,7 +139,7 @@ async def hijack(
             while b"\r\n\r\n" not in received:
                 if len(received) > _HEAD_LIMIT:
                     raise ProviderUnavailableError(
-                        f"{endpoint.url} does not speak Docker's protocol", provider="docker"
+                        f"{endpoint.url} does not speak Docker's protocol"
                     )
                 received += await transport.receive()
             head, _, rest = received.partition(b"\r\n\r\n")
@@ -155,10 +155,8 @@ async def hijack(
         raise
     await anyio.aclose_forcefully(transport)
     if status in (404, 409):
-        raise SandboxNotFoundError(f"the sandbox has ended: {message}", provider="docker")
-    raise ProviderUnavailableError(
-        f"Docker refused a stream (HTTP {status}): {message}", provider="docker"
-    )
+        raise SandboxNotFoundError(f"the sandbox has ended: {message}")
+    raise ProviderUnavailableError(f"Docker refused a stream (HTTP {status}): {message}")
 
 
 def _status(head: bytes) -> int:

@@ -61,8 +61,7 @@ class WritableVolumes:
             )
             if _LABEL not in labels:
                 raise VolumeMissingError(
-                    f"the volume {name!r} was removed while a sandbox with it started: try again",
-                    provider="docker",
+                    f"the volume {name!r} was removed while a sandbox with it started: try again"
                 )
 
     async def names(self) -> list[str]:
@@ -100,8 +99,7 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
         else:
             raise ConfigurationError(
                 f"Docker has a volume {volume!r} that sandboxkit did not make: remove it, or name the "
-                f"volume otherwise than {name!r}",
-                provider="docker",
+                f"volume otherwise than {name!r}"
             )
     api.create_volume(volume, labels={_LABEL: name})
     with loader(api, image, volume) as (container, target):
@@ -112,14 +110,12 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
 def _remove(api: Any, name: str) -> None:
     if _LABEL not in labels_of(api, volume_name(name)):
         raise VolumeError(
-            f"Docker has no volume {name!r} of sandboxkit; `sandboxkit volumes ls` shows all",
-            provider="docker",
+            f"Docker has no volume {name!r} of sandboxkit; `sandboxkit volumes ls` shows all"
         )
     remove_abandoned(api)
     if not remove_if_free(api, volume_name(name)):
         raise VolumeError(
-            f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
-            provider="docker",
+            f"volume {name!r} is in use: stop the sandboxes that mount it, and try again"
         )
 
 

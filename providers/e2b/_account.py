@@ -39,32 +39,25 @@ class E2BAccount:
         if not key:
             raise ConfigurationError(
                 f"provider 'e2b' needs an API key: set {KEY_VARIABLE} (the key is on the "
-                "dashboard of e2b.dev)",
-                provider=NAME,
+                "dashboard of e2b.dev)"
             )
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise ConfigurationError(
                 f"{KEY_VARIABLE} is not a key: it has spaces, line breaks or other characters "
-                "that keys do not have",
-                provider=NAME,
+                "that keys do not have"
             )
         for variable in ("E2B_API_URL", "E2B_SANDBOX_URL"):
             value = os.environ.get(variable)
             if value and not value.startswith(("http://", "https://")):
-                raise ConfigurationError(
-                    f"{variable}={value!r} is not an http or https address", provider=NAME
-                )
+                raise ConfigurationError(f"{variable}={value!r} is not an http or https address")
         domain = os.environ.get("E2B_DOMAIN", "")
         if domain and not re.fullmatch(r"[^/:\s]+(:[0-9]+)?", domain):
-            raise ConfigurationError(
-                f"E2B_DOMAIN={domain!r} is not a domain such as e2b.app", provider=NAME
-            )
+            raise ConfigurationError(f"E2B_DOMAIN={domain!r} is not a domain such as e2b.app")
         if not (domain or self.sandbox_url or self.is_e2bs):
             raise ConfigurationError(
                 f"E2B_API_URL={os.environ['E2B_API_URL']!r} is not E2B's own server, but sandboxes would be "
                 "sought at E2B's: set E2B_SANDBOX_URL as well, to the address at which your server forwards "
-                "requests to sandboxes, or E2B_DOMAIN if it has a domain with a wildcard",
-                provider=NAME,
+                "requests to sandboxes, or E2B_DOMAIN if it has a domain with a wildcard"
             )
 
     @property

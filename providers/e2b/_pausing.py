@@ -13,7 +13,6 @@ from e2b.api.client.models import ConnectSandbox, SandboxPauseRequest
 from sandboxkit.errors import SandboxPausedError
 from sandboxkit.providers._hosted.lifetime import LEASE
 from sandboxkit.providers.e2b._account import E2BAccount
-from sandboxkit.providers.e2b._answers import NAME
 
 __all__ = ["PAUSED", "paused_error", "request_pause", "request_resume", "seconds_left"]
 
@@ -68,8 +67,4 @@ def seconds_left(known: float | None, detail: Any) -> int:
 
 def paused_error(sandbox_id: str) -> SandboxPausedError:
     """Return the error for calls of a paused sandbox."""
-    return SandboxPausedError(
-        f"sandbox {sandbox_id!r} is paused: call resume() first",
-        provider=NAME,
-        sandbox_id=sandbox_id,
-    )
+    return SandboxPausedError(f"sandbox {sandbox_id!r} is paused: call resume() first")

@@ -145,8 +145,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         if not isinstance(made.sandbox_id, str) or not _ID.fullmatch(made.sandbox_id):
             raise AmbiguousError(
                 f"e2b returned the sandbox id {made.sandbox_id!r}, which is not one of E2B's; check "
-                "E2B_API_URL",
-                provider=NAME,
+                "E2B_API_URL"
             )
         try:
             self._enter(made)
@@ -265,8 +264,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             if not answer.content.lstrip().startswith(b"["):  # the SDK takes {} for an empty list
                 raise ProviderUnavailableError(
                     "the response to the request to list sandboxes does not follow E2B's protocol; check "
-                    "E2B_API_URL and any proxy",
-                    provider=NAME,
+                    "E2B_API_URL and any proxy"
                 )
             for found in answer.parsed or ():
                 info = _info(found)
@@ -305,9 +303,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
                 info.id async for info in self.list({})
             ]:
                 raise ProviderUnavailableError(
-                    f"the server does not find sandbox {sandbox_id!r}, but still lists it: {error}; try again",
-                    provider=NAME,
-                    sandbox_id=sandbox_id,
+                    f"the server does not find sandbox {sandbox_id!r}, but still lists it: {error}; try again"
                 ) from error
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
@@ -378,11 +374,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         with converted():
             status = await (await self._machine(sandbox_id)).upload(path, data)
         if status in _UNCLEAR:
-            raise AmbiguousError(
-                f"e2b responded to the upload of a file with {status}",
-                provider=NAME,
-                sandbox_id=sandbox_id,
-            )
+            raise AmbiguousError(f"e2b responded to the upload of a file with {status}")
         if status >= 300:
             raise UploadRefusedError(status)
 
@@ -430,9 +422,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
         if network and network.allow_public_traffic is False:
             raise ConfigurationError(
                 "requests to this sandbox need a token, which only the process that made it has: call "
-                "public_url() there",
-                provider=NAME,
-                sandbox_id=sandbox_id,
+                "public_url() there"
             )
         return PublicUrl(url, "anyone", headers)
 

@@ -19,7 +19,7 @@ from e2b.api.client.models import (
 
 from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundError
 from sandboxkit.providers.e2b._account import E2BAccount, StatusError
-from sandboxkit.providers.e2b._answers import NAME, NoRouteError
+from sandboxkit.providers.e2b._answers import NoRouteError
 
 __all__ = ["check_snapshots", "describe", "lost_route"]
 
@@ -104,8 +104,7 @@ async def check_snapshots(account: E2BAccount) -> None:
     if kind.no_snapshots:
         raise ConfigurationError(
             f"snapshots of {kind.name}, which answers at E2B_API_URL, cannot be used: {kind.no_snapshots}; set "
-            "each sandbox up anew, or build a template",
-            provider=NAME,
+            "each sandbox up anew, or build a template"
         )
 
 

@@ -67,9 +67,7 @@ def check_version(version: str, sandbox_id: str) -> None:
     if found is not None and tuple(map(int, found.groups())) < _OLDEST:
         raise ConfigurationError(
             f"sandbox {sandbox_id!r} runs envd {version}, and sandboxkit needs "
-            f"{'.'.join(map(str, _OLDEST))} or later: build its template again",
-            provider=NAME,
-            sandbox_id=sandbox_id,
+            f"{'.'.join(map(str, _OLDEST))} or later: build its template again"
         )
 
 
@@ -104,7 +102,5 @@ def check_network(spec: SandboxSpec, stored: Any, sandbox_id: str) -> None:
     if _EVERYTHING not in denied or not set(allowed) <= {*names, *networks}:
         raise ConfigurationError(
             "the server at E2B_API_URL did not store the list of Egress(native=True); it may be too old for "
-            "it: leave native=True out",
-            provider=NAME,
-            sandbox_id=sandbox_id,
+            "it: leave native=True out"
         )

@@ -18,7 +18,6 @@ from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError
 from sandboxkit.providers._hosted.pipe import BytePipe
-from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
 from sandboxkit.providers.e2b._wire import ProxyResponseError
 
@@ -68,9 +67,7 @@ class E2BProgram(ProgramStream):
                 return
             raise self.failure()
         raise SilenceError(
-            f"e2b did not {_WHAT} within {self._machine.response_seconds:g} s; check the network",
-            provider=NAME,
-            sandbox_id=self._machine.id,
+            f"e2b did not {_WHAT} within {self._machine.response_seconds:g} s; check the network"
         )
 
     def failure(self) -> SandboxError:
@@ -78,11 +75,7 @@ class E2BProgram(ProgramStream):
         if self._broken is not None:
             return self._machine.translated(self._broken, _WHAT)
         output = self.diagnostics.decode(errors="replace").strip()
-        return AmbiguousError(
-            f"e2b could not {_WHAT}: {output or 'its response ended at once'}",
-            provider=NAME,
-            sandbox_id=self._machine.id,
-        )
+        return AmbiguousError(f"e2b could not {_WHAT}: {output or 'its response ended at once'}")
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         data = b"" if self._closed else await self._output.take(max_bytes)

@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import yaml  # type: ignore[import-untyped]  # no stubs
 
 from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._login import Fields, log_in
 
 __all__ = ["Access", "read_access"]
@@ -68,7 +67,7 @@ async def read_access(kubeconfig: str | None, context: str | None) -> Access:
     paths = [Path(name).expanduser().absolute() for name in files.split(os.pathsep)]
     found = [path for path in paths if path.is_file()]
     if not found and (kubeconfig or os.environ.get("KUBECONFIG") or context):
-        raise ConfigurationError(f"no kubeconfig at {files!r}", provider=NAME)
+        raise ConfigurationError(f"no kubeconfig at {files!r}")
     try:
         cluster, user, namespace = _from_files(found, context) if found else _from_pod()
         if user.get("exec"):
@@ -115,8 +114,7 @@ def _from_pod() -> tuple[Fields, Fields, str]:
     if not (host and port and token.is_file() and authority.is_file()):
         raise ConfigurationError(
             "no cluster to use: there is no kubeconfig ($KUBECONFIG, ~/.kube/config), and this process is "
-            "not in a pod with a service account",
-            provider=NAME,
+            "not in a pod with a service account"
         )
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     cluster = {"server": server, "certificate-authority": str(authority)}
@@ -148,6 +146,4 @@ def _ssl_context(cluster: Fields, user: Fields) -> ssl.SSLContext:
 
 
 def _unusable(error: BaseException, what: str) -> SandboxError:
-    return ConfigurationError(
-        f"{what} cannot be used: {error or type(error).__name__}", provider=NAME
-    )
+    return ConfigurationError(f"{what} cannot be used: {error or type(error).__name__}")

@@ -16,7 +16,6 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNot
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers.kubernetes._access import Access, read_access
 from sandboxkit.providers.kubernetes._errors import (
-    NAME,
     Refusal,
     connection_error,
     error_of,
@@ -136,9 +135,7 @@ class Api:
             return json.loads(text)
         except ValueError as error:
             raise ProviderUnavailableError(
-                f"Kubernetes cannot {what}: the answer of {self.server} is not a Kubernetes API response",
-                provider=NAME,
-                sandbox_id=sandbox_id,
+                f"Kubernetes cannot {what}: the answer of {self.server} is not a Kubernetes API response"
             ) from error
 
     async def pages(
@@ -256,11 +253,7 @@ class Api:
         except SandboxError as error:
             refusal = refusal_of(error)
             if refusal is not None and _NOT_RUNNING.search(refusal.message):
-                raise SandboxNotFoundError(
-                    f"sandbox {pod!r} does not run: {refusal}",
-                    provider=NAME,
-                    sandbox_id=sandbox_id,
-                ) from refusal
+                raise SandboxNotFoundError(f"sandbox {pod!r} does not run: {refusal}") from refusal
             raise
 
     async def aclose(self) -> None:

@@ -16,7 +16,6 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._snapshot_image import SNAPSHOT_CONTAINER
 from sandboxkit.providers.kubernetes._watch import Pod, PodStatus
 
@@ -168,7 +167,7 @@ def start_error(seen: PodStatus, events: Sequence[Event] = ()) -> SandboxError |
     name = str(pod["metadata"]["name"])
 
     def made(kind: type[SandboxError], reason_text: str) -> SandboxError:
-        return kind(f"{name} did not start: {reason_text}", provider=NAME, sandbox_id=name)
+        return kind(f"{name} did not start: {reason_text}", sandbox_id=name)
 
     status = _status(pod)
     for container, state, detail in _states(pod):
@@ -227,7 +226,7 @@ def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: floa
     the pod, and a ProviderUnavailableError if a registry or node does not respond.
     """
     if seen is None:
-        return ProviderUnavailableError(f"no event of a pod within {seconds:g} s", provider=NAME)
+        return ProviderUnavailableError(f"no event of a pod within {seconds:g} s")
     name = str(seen.pod["metadata"]["name"])
     certain = start_error(seen, events)
     if certain is not None:
@@ -245,7 +244,7 @@ def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: floa
         if _NEVER.search(reason_text):
             kind = SandboxStartError
     text = f"{name} did not start within {seconds:g} s: {reason_text}"
-    return kind(text, provider=NAME, sandbox_id=name)
+    return kind(text, sandbox_id=name)
 
 
 def wait_of(seen: PodStatus) -> str:
@@ -296,9 +295,7 @@ def end_error(
     text = f"sandbox {sandbox_id!r} ended: {over or reason_text}" + (
         f" ({reason_text})" if over else ""
     )
-    return SandboxTerminatedError(
-        text, provider=NAME, sandbox_id=sandbox_id, out_of_memory=bool(over)
-    )
+    return SandboxTerminatedError(text, out_of_memory=bool(over))
 
 
 def _own_excess(seen: PodStatus) -> tuple[str, str]:

@@ -189,11 +189,10 @@ def connection_error(error: BaseException, what: str, server: str) -> SandboxErr
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return ConfigurationError(
             f"{text}the certificate of {server} is not trusted ({error}); see "
-            "certificate-authority in the kubeconfig",
-            provider=NAME,
+            "certificate-authority in the kubeconfig"
         )
     if isinstance(error, TimeoutError):
         reason = f"{server} does not answer in time"
     else:
         reason = f"no answer of {server} ({str(error) or type(error).__name__})"
-    return ProviderUnavailableError(text + reason, provider=NAME)
+    return ProviderUnavailableError(text + reason)

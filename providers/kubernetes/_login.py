@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 
 from sandboxkit.errors import AuthenticationError, ConfigurationError
-from sandboxkit.providers.kubernetes._errors import NAME
 
 __all__ = ["Fields", "log_in"]
 
@@ -38,12 +37,12 @@ async def log_in(program: Fields, files: str) -> Fields:
                 argv, env=environment, stdin=subprocess.DEVNULL, check=False
             )
     except TimeoutError as error:
-        raise AuthenticationError(f"{what} took more than {_SECONDS:g} s", provider=NAME) from error
+        raise AuthenticationError(f"{what} took more than {_SECONDS:g} s") from error
     except OSError as error:
-        raise ConfigurationError(f"{what} cannot be run: {error}", provider=NAME) from error
+        raise ConfigurationError(f"{what} cannot be run: {error}") from error
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip()[-500:]
-        raise AuthenticationError(f"{what} failed ({done.returncode}): {words}", provider=NAME)
+        raise AuthenticationError(f"{what} failed ({done.returncode}): {words}")
     try:
         credentials = json.loads(done.stdout)["status"]
         if "token" in credentials:
@@ -54,5 +53,5 @@ async def log_in(program: Fields, files: str) -> Fields:
         }
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigurationError(
-            f"{what} printed no ExecCredential with a token or certificate", provider=NAME
+            f"{what} printed no ExecCredential with a token or certificate"
         ) from error

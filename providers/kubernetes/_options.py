@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._registry import ImageRepository
 
 __all__ = [
@@ -94,22 +93,20 @@ class ClusterOptions:
         if self.security == "restricted" and self.no_network == "interfaces":
             raise ConfigurationError(
                 "kubernetes cannot honour no_network='interfaces' with security='restricted', which "
-                "forbids NET_ADMIN: use no_network='policy', or security='baseline'",
-                provider=NAME,
+                "forbids NET_ADMIN: use no_network='policy', or security='baseline'"
             )
         if not self.lease >= _SHORTEST_LEASE:
             raise ConfigurationError(
-                f"lease={self.lease!r}: give {_SHORTEST_LEASE:g} seconds or more", provider=NAME
+                f"lease={self.lease!r}: give {_SHORTEST_LEASE:g} seconds or more"
             )
         if not 1 <= self.max_lifetime < 2**31:
             raise ConfigurationError(
-                f"max_lifetime={self.max_lifetime!r}: give 1 to {2**31 - 1} seconds", provider=NAME
+                f"max_lifetime={self.max_lifetime!r}: give 1 to {2**31 - 1} seconds"
             )
         for name, value in self.requests.items():
             if not _QUANTITY.fullmatch(value):
                 raise ConfigurationError(
-                    f"requests[{name!r}]={value!r} is not a quantity such as '100m' or '256Mi'",
-                    provider=NAME,
+                    f"requests[{name!r}]={value!r} is not a quantity such as '100m' or '256Mi'"
                 )
         for what, value in (
             *(("image_pull_secrets", each) for each in self.image_pull_secrets),
@@ -121,19 +118,18 @@ class ClusterOptions:
         ):
             if not _NAME.fullmatch(value):
                 raise ConfigurationError(
-                    f"{what}={value!r} is not a valid name of a Kubernetes object", provider=NAME
+                    f"{what}={value!r} is not a valid name of a Kubernetes object"
                 )
         if self.snapshot_registry is not None:
             ImageRepository.parse(self.snapshot_registry)
         if self.claims is not None:
             self._check_pooled(self.claims)
         if self.queue is not None and len(self.queue) > 63:
-            raise ConfigurationError(f"queue={self.queue!r} has over 63 characters", provider=NAME)
+            raise ConfigurationError(f"queue={self.queue!r} has over 63 characters")
         if self.topology_spread is not None and not _LABEL.fullmatch(self.topology_spread):
             raise ConfigurationError(
                 f"topology_spread={self.topology_spread!r} is not a label of nodes such as "
-                "'topology.kubernetes.io/zone'",
-                provider=NAME,
+                "'topology.kubernetes.io/zone'"
             )
 
     def _check_pooled(self, pool: str) -> None:
@@ -144,8 +140,7 @@ class ClusterOptions:
                 raise ConfigurationError(
                     f"kubernetes cannot honour {option}={getattr(self, option)!r} with claims={pool!r}: the "
                     "template of that warm pool describes its pods; leave the option out, and change "
-                    "the template",
-                    provider=NAME,
+                    "the template"
                 )
 
     @property
@@ -171,9 +166,7 @@ class ClusterOptions:
 
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise ConfigurationError(
-            f"{name}={value!r}: use one of {', '.join(map(repr, allowed))}", provider=NAME
-        )
+        raise ConfigurationError(f"{name}={value!r}: use one of {', '.join(map(repr, allowed))}")
 
 
 def variable(name: str) -> str | None:
@@ -195,5 +188,5 @@ def seconds(name: str, given: float | None, default: float) -> float:
         return float(text)
     except ValueError:
         raise ConfigurationError(
-            f"{_VARIABLE}{name.upper()}={text!r}: give a number of seconds", provider=NAME
+            f"{_VARIABLE}{name.upper()}={text!r}: give a number of seconds"
         ) from None

@@ -13,7 +13,7 @@ import anyio
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
 from sandboxkit.provider import Output, StreamName
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._pod import NETWORK
 from sandboxkit.types import Command, Exit, Network, SandboxSpec
 
@@ -196,8 +196,7 @@ def verdict(*, free: bool, denied: bool) -> ConfigurationError | None:
         return ConfigurationError(
             "kubernetes cannot honour network='none' by no_network='policy': this cluster's network "
             "plugin does not enforce network policies. Install one that does, or use "
-            "security='baseline' with no_network='interfaces', or network='internet'",
-            provider=NAME,
+            "security='baseline' with no_network='interfaces', or network='internet'"
         )
     if not free:
         return _unproven(
@@ -211,6 +210,5 @@ def _unproven(why: str) -> ConfigurationError:
     return ConfigurationError(
         "kubernetes cannot honour network='none' by no_network='policy': it could not be verified that the "
         f"cluster enforces network policies, because {why}. Fix this, or use security='baseline' with "
-        "no_network='interfaces', or network='internet'",
-        provider=NAME,
+        "no_network='interfaces', or network='internet'"
     )

@@ -126,12 +126,11 @@ def failure(claim: Mapping[str, Any]) -> SandboxError | None:
         pool = claim["spec"]["warmPoolRef"]["name"]
         return ConfigurationError(
             f"kubernetes cannot honour claims={pool!r}: {ready_words(claim)}; make the SandboxWarmPool "
-            "and its SandboxTemplate in this namespace",
-            provider=NAME,
+            "and its SandboxTemplate in this namespace"
         )
     if reason in _FINAL:
         text = f"{name} did not start: {ready_words(claim)}"
-        return SandboxStartError(text, provider=NAME, sandbox_id=name)
+        return SandboxStartError(text, sandbox_id=name)
     return None
 
 

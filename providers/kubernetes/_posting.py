@@ -7,7 +7,7 @@ from typing import Any
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._errors import refusal_of
 
 __all__ = ["post_once"]
 
@@ -41,5 +41,5 @@ async def post_once(api: Api, path: str, body: Json, find: Callable[[], Awaitabl
             if not isinstance(error, ProviderUnavailableError):
                 raise
             if asked or time.monotonic() - began > _AGAIN_WITHIN:
-                raise AmbiguousError(str(error), provider=NAME, sandbox_id=name) from error
+                raise AmbiguousError(str(error), sandbox_id=name) from error
             asked = True

@@ -340,9 +340,7 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
             await self._remove(sandbox_id, _AT_ONCE, path)
             return
         raise ProviderUnavailableError(
-            f"the node of {sandbox_id!r} does not report that it has ended; see its kubelet's log",
-            provider=self.name,
-            sandbox_id=sandbox_id,
+            f"the node of {sandbox_id!r} does not report that it has ended; see its kubelet's log"
         )
 
     async def _ended(self, sandbox_id: str) -> bool:
@@ -388,9 +386,7 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
         if lifetime > longest:
             raise ConfigurationError(
                 f"kubernetes cannot honour lifetime={lifetime!r}: {sandbox_id!r} ends after at most "
-                f"{longest:.0f} s; create sandboxes with a larger max_lifetime=",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"{longest:.0f} s; create sandboxes with a larger max_lifetime="
             )
         await super().renew(sandbox_id, lifetime)
         # Cleanup reads the expiry from the annotation, which would still hold the first one.
@@ -415,9 +411,7 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
             if info.state is SandboxState.STOPPED:
                 raise no_sandbox(NAME, sandbox_id) from error
             raise ProviderUnavailableError(
-                f"the node of {sandbox_id!r} does not know it yet: {error}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"the node of {sandbox_id!r} does not know it yet: {error}"
             ) from error
 
     async def _exec(self, sandbox_id: str) -> PodExecStream:

@@ -9,7 +9,6 @@ import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 from sandboxkit.providers.kubernetes import _tags
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._registry import (
     ImageLayer,
@@ -50,8 +49,7 @@ async def pushed(
                     )
             except TimeoutError as error:
                 raise ProviderUnavailableError(
-                    f"the snapshot was not stored in {repository} within start_timeout={seconds:g} s",
-                    provider=NAME,
+                    f"the snapshot was not stored in {repository} within start_timeout={seconds:g} s"
                 ) from error
         digest = digest_of(manifest)
         try:

@@ -22,7 +22,6 @@ from sandboxkit.errors import (
     ProviderUnavailableError,
     SandboxError,
 )
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._registry_login import authorization
 
 __all__ = [
@@ -72,8 +71,7 @@ class ImageRepository:
         match = _REPOSITORY.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f"snapshot_registry={text!r}: give a repository such as 'registry.example:5000/sandboxkit'",
-                provider=NAME,
+                f"snapshot_registry={text!r}: give a repository such as 'registry.example:5000/sandboxkit'"
             )
         plain = "http" if _LOOPBACK.fullmatch(match["host"]) else "https"
         return cls(f"{match['scheme'] or plain}://{match['host']}", match["host"], match["name"])
@@ -202,8 +200,7 @@ class ImageRegistry:
                 raise DeletionRefusedError(
                     f"the registry {self._repository.host} refuses to delete images: "
                     f"{self._repository.image(digest)} stays there; allow deletions (for Docker's registry: "
-                    "storage.delete.enabled), or delete it yourself",
-                    provider=NAME,
+                    "storage.delete.enabled), or delete it yourself"
                 ) from error.__cause__
             if status != 404:
                 raise
@@ -253,17 +250,14 @@ class ImageRegistry:
                 if answer.status != 401 or again or not challenge:
                     refusal = RegistryRefusal(answer.status, text)
                     kind, advice = _kind(answer.status, host)
-                    raise kind(
-                        f"the registry {host} cannot {what}: {refusal}{advice}", provider=NAME
-                    ) from refusal
+                    raise kind(f"the registry {host} cannot {what}: {refusal}{advice}") from refusal
                 with anyio.fail_after(self._timeout):
                     login = await authorization(self._session, host, challenge)
                 self._headers, again = {"Authorization": login}, True
         except (aiohttp.ClientError, OSError, EOFError) as error:  # TimeoutError is an OSError
             raise ProviderUnavailableError(
                 f"the registry {host} cannot {what}: {error or 'no answer in time'}; check "
-                "snapshot_registry, and that the registry runs",
-                provider=NAME,
+                "snapshot_registry, and that the registry runs"
             ) from error
 
 

@@ -12,7 +12,6 @@ import aiohttp
 import anyio.to_thread
 
 from sandboxkit.errors import AuthenticationError, ConfigurationError, ProviderUnavailableError
-from sandboxkit.providers.kubernetes._errors import NAME
 
 __all__ = ["authorization"]
 
@@ -41,8 +40,7 @@ async def authorization(session: aiohttp.ClientSession, host: str, challenge: st
         text = await answer.text(errors="replace")
     if answer.status == 429 or answer.status >= 500:
         raise ProviderUnavailableError(
-            f"{realm}, where the registry {host} wants a login, answers {text[:200]!r} (HTTP {answer.status})",
-            provider=NAME,
+            f"{realm}, where the registry {host} wants a login, answers {text[:200]!r} (HTTP {answer.status})"
         )
     try:
         given = json.loads(text)
@@ -70,8 +68,7 @@ async def _credentials(host: str) -> str:
         return ""
     except (OSError, ValueError, LookupError, AttributeError, subprocess.SubprocessError) as error:
         raise ConfigurationError(
-            f"the login for the registry {host} cannot be read from {path}: {error!r}; run: docker login {host}",
-            provider=NAME,
+            f"the login for the registry {host} cannot be read from {path}: {error!r}; run: docker login {host}"
         ) from error
 
 
@@ -93,5 +90,5 @@ async def _from_program(program: str, host: str) -> str | None:
 
 def _refused(host: str, why: str) -> AuthenticationError:
     return AuthenticationError(
-        f"the registry {host} wants a login: {why}; run: docker login {host}", provider=NAME
+        f"the registry {host} wants a login: {why}; run: docker login {host}"
     )

@@ -86,7 +86,7 @@ class ArchiveStore:
         except FileNotFoundError as error:
             raise self._missing(snapshot_id) from error
         if kept is None:
-            raise ConfigurationError(f"{path}: {_unreadable(snapshot_id)}", provider=NAME)
+            raise ConfigurationError(f"{path}: {_unreadable(snapshot_id)}")
         return kept
 
     def find(self, snapshot_id: str) -> KeptFiles | None:
@@ -135,9 +135,7 @@ class ArchiveStore:
             path = self.path / f"{_PARTIAL}{sandbox_id}"
             if path.exists():
                 raise ProviderUnavailableError(
-                    f"another snapshot of sandbox {sandbox_id!r} is being taken: try again when it is done",
-                    provider=NAME,
-                    sandbox_id=sandbox_id,
+                    f"another snapshot of sandbox {sandbox_id!r} is being taken: try again when it is done"
                 )
             file = path.open("xb", buffering=0)  # so that closing it cannot find a full disk
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -169,8 +167,7 @@ class ArchiveStore:
     def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
         return SnapshotNotFoundError(
             f"no snapshot {snapshot_id!r} in {self.path}; it was deleted, has expired and was removed, or "
-            "another machine has it",
-            provider=NAME,
+            "another machine has it"
         )
 
     def _record(self, snapshot_id: str) -> Path:

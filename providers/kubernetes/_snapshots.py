@@ -30,7 +30,6 @@ from sandboxkit.providers._agent.provider import AgentProvider, InstanceT
 from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
 from sandboxkit.providers.kubernetes import _pod
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import LOADER
@@ -74,13 +73,11 @@ class PodSnapshots(AgentProvider[InstanceT]):
         if self._options.claims is not None:
             raise ConfigurationError(
                 f"there are no snapshots with claims={self._options.claims!r}: the template of the warm pool "
-                "decides what a pod starts with; build an image",
-                provider=NAME,
+                "decides what a pod starts with; build an image"
             )
         if kind != "files":
             raise ConfigurationError(
-                f"kind={kind!r}: a snapshot on kubernetes keeps files alone; use kind='files'",
-                provider=NAME,
+                f"kind={kind!r}: a snapshot on kubernetes keeps files alone; use kind='files'"
             )
 
     async def take_snapshot(
@@ -138,8 +135,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
         if users:
             raise SnapshotInUseError(
                 f"snapshot {snapshot_id!r} is in use by {', '.join(users[:5])}"
-                f"{' and others' if users[5:] else ''}: stop the sandboxes that started from it",
-                provider=NAME,
+                f"{' and others' if users[5:] else ''}: stop the sandboxes that started from it"
             )
         store = ArchiveStore()
         refused: DeletionRefusedError | None = None
@@ -170,21 +166,18 @@ class PodSnapshots(AgentProvider[InstanceT]):
         if spec.image not in (None, kept.image):
             raise ConfigurationError(
                 f"image={spec.image!r}: snapshot {kept.id!r} was taken of a sandbox with the image "
-                f"{kept.image!r}; leave image= out",
-                provider=NAME,
+                f"{kept.image!r}; leave image= out"
             )
         if places != kept.places:
             raise ConfigurationError(
                 f"profile={spec.profile!r} and workdir={spec.workdir!r}: snapshot {kept.id!r} has files of "
                 f"{', '.join(kept.places)}, and this sandbox could write to {', '.join(places)}; give the "
-                "profile and workdir of its sandbox, and the same security=",
-                provider=NAME,
+                "profile and workdir of its sandbox, and the same security="
             )
         most = _pod.disk_mb(spec)
         if kept.unpacked > most << 20:
             raise ConfigurationError(
-                f"disk_mb={most}: snapshot {kept.id!r} has {kept.unpacked} bytes; give the sandbox more",
-                provider=NAME,
+                f"disk_mb={most}: snapshot {kept.id!r} has {kept.unpacked} bytes; give the sandbox more"
             )
         return replace(spec, image=kept.image, tags={**spec.tags, SNAPSHOT_TAG: kept.id})
 
@@ -206,11 +199,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
             return
         with store.open(kept) as file:
             if await anyio.to_thread.run_sync(_digest, file) != kept.content:
-                raise SandboxStartError(
-                    f"{what}: the archive {file.name} is damaged",
-                    provider=NAME,
-                    sandbox_id=sandbox_id,
-                )
+                raise SandboxStartError(f"{what}: the archive {file.name} is damaged")
             await self._unpack(sandbox_id, what, (LOADER, "restore", *places), file)
 
     async def _unpack(
@@ -277,9 +266,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
                     if size > _MOST:
                         raise CapacityError(
                             f"{what}: compressed they have more than {_MOST} bytes, the most that a snapshot "
-                            "on kubernetes keeps; remove what is not needed, or build an image",
-                            provider=NAME,
-                            sandbox_id=sandbox_id,
+                            "on kubernetes keeps; remove what is not needed, or build an image"
                         )
                     if len(piece) >= _PIECE:
                         await anyio.to_thread.run_sync(write)
@@ -299,7 +286,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
         elif "sandbox agent:" not in said:
             kind = ProviderUnavailableError
             said = said or f"it took longer than start_timeout={self._start_timeout:g}"
-        return kind(f"{what}: {said}", provider=NAME, sandbox_id=sandbox_id)
+        return kind(f"{what}: {said}")
 
 
 @contextmanager
@@ -314,9 +301,7 @@ def _full_disk(sandbox_id: str, store: ArchiveStore) -> Iterator[None]:
         raise CapacityError(
             f"a snapshot of sandbox {sandbox_id!r} does not fit into {store.path}, whose disk has "
             f"{disk.free} of {disk.total} bytes free; free space there with sandboxkit cleanup --snapshots, or "
-            "set SANDBOXKIT_STATE_DIR to a folder on a larger disk",
-            provider=NAME,
-            sandbox_id=sandbox_id,
+            "set SANDBOXKIT_STATE_DIR to a folder on a larger disk"
         ) from error
 
 

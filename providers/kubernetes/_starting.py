@@ -9,7 +9,6 @@ import anyio
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._parts import PART
 from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
@@ -87,7 +86,6 @@ class Start:
                 return error
             return ProviderUnavailableError(
                 f"the connection to {self._name!r} broke while it was being opened: {error}",
-                provider=NAME,
                 sandbox_id=self._name,
             )
         events = await _ends.events_of(self._api, self._name)

@@ -29,7 +29,6 @@ from sandboxkit.provider import DatasetStore, volume_of
 from sandboxkit.providers.kubernetes import _pod, _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._claim import folder_of, used_by
-from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.types import FileInfo, SandboxSpec
 
@@ -86,8 +85,7 @@ class ClaimStorage:
             await self._delete(sandbox_id)
         raise SandboxStartError(
             f"{missing[0]!r} was removed from the claim {self._claim!r} while a sandbox with it started: "
-            "try again",
-            provider=NAME,
+            "try again"
         )
 
     async def remove_unused(self, *, dry_run: bool) -> list[str]:
@@ -122,13 +120,11 @@ class ClaimStorage:
                 used = await self._end(keeper, "volumes", hidden)
         if not hidden:
             raise VolumeError(
-                f"the claim {self._claim!r} has no volume {name!r}; `sandboxkit volumes ls` shows all",
-                provider=NAME,
+                f"the claim {self._claim!r} has no volume {name!r}; `sandboxkit volumes ls` shows all"
             )
         if name in used:
             raise VolumeError(
-                f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
-                provider=NAME,
+                f"volume {name!r} is in use: stop the sandboxes that mount it, and try again"
             )
 
     # Any, here and below: answers and pods are JSON.
@@ -208,16 +204,14 @@ class ClaimStorage:
         if number in _FULL:
             return CapacityError(
                 f"the claim {self._claim!r} is full: {text}; enlarge it, or run "
-                "`sandboxkit cleanup --datasets`",
-                provider=NAME,
+                "`sandboxkit cleanup --datasets`"
             )
         if number in _DENIED:
             return ConfigurationError(
                 f"the claim {self._claim!r} cannot be written: {text}; let root write to it, or with "
-                "security='restricted' uid 65534",
-                provider=NAME,
+                "security='restricted' uid 65534"
             )
-        return SandboxStartError(f"the claim {self._claim!r}: {text}", provider=NAME)
+        return SandboxStartError(f"the claim {self._claim!r}: {text}")
 
 
 async def _send(
@@ -251,11 +245,10 @@ async def _answer(stream: PodExecStream, lines: BufferedByteReceiveStream) -> An
         if "executable file not found" in said:
             raise ConfigurationError(
                 "datasets and volumes need python3 in the default image: set SANDBOXKIT_KUBERNETES_IMAGE to "
-                f"one that has it ({said})",
-                provider=NAME,
+                f"one that has it ({said})"
             ) from error
         raise ProviderUnavailableError(
-            f"the connection to a claim's keeper ended early: {said}", provider=NAME
+            f"the connection to a claim's keeper ended early: {said}"
         ) from error
 
 

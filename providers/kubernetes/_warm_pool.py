@@ -98,12 +98,11 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         except (OutcomeUnknownError, TimeoutError) as error:
             raise ProviderUnavailableError(
                 f"{name} did not answer during its start: {error or 'no response'}",
-                provider=NAME,
                 sandbox_id=name,
             ) from error
         except (SandboxNotFoundError, SandboxTerminatedError) as error:
             raise SandboxStartError(
-                f"{name} ended before it was ready: {error}", provider=NAME, sandbox_id=name
+                f"{name} ended before it was ready: {error}", sandbox_id=name
             ) from error
         except SandboxStartError as error:
             self._check_user(error)
@@ -122,8 +121,7 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
             raise ConfigurationError(
                 f"kubernetes cannot honour user or profile='strict' with claims={self._pool!r}: {error}; "
                 "give the container of its SandboxTemplate the capabilities CHOWN, KILL, SETGID and "
-                "SETUID, or leave the option out",
-                provider=NAME,
+                "SETUID, or leave the option out"
             ) from error
 
     async def _execute(
@@ -150,7 +148,6 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
             raise ProviderUnavailableError(
                 f"the claim {name!r} on the warm pool {self._pool!r} got no sandbox within "
                 f"{self._start_timeout:g} s: {words}",
-                provider=NAME,
                 sandbox_id=name,
             ) from None
         error = _pool_claim.failure(seen.pod)
@@ -192,9 +189,7 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
             if _ends.has_ended(PodStatus(pod)):
                 raise
             raise ProviderUnavailableError(
-                f"the node of {sandbox_id!r} does not know it yet: {error}",
-                provider=NAME,
-                sandbox_id=sandbox_id,
+                f"the node of {sandbox_id!r} does not know it yet: {error}"
             ) from error
 
     _info_of = staticmethod(_pool_claim.info_of)
@@ -284,7 +279,7 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         if refusal is None or refusal.status != 404 or refusal.reason:
             return error
         return ConfigurationError(
-            f"kubernetes cannot honour claims={self._pool!r}: {error}; {_NO_CLAIMS}", provider=NAME
+            f"kubernetes cannot honour claims={self._pool!r}: {error}; {_NO_CLAIMS}"
         )
 
 
@@ -304,8 +299,7 @@ def _check_network(spec: SandboxSpec, pod: dict[str, Any]) -> None:
         raise ConfigurationError(
             f"kubernetes cannot honour network={spec.network!r}: the pods of this warm pool have "
             f"network={offered!r}. A template whose network policy denies all says so by the label "
-            f"{_pod.NETWORK}=none of its pods",
-            provider=NAME,
+            f"{_pod.NETWORK}=none of its pods"
         )
 
 

@@ -94,17 +94,13 @@ class PodWatch:
                 if seen is not None and predicate(seen):
                     return seen
                 if name not in self._known or (seen is not None and seen.gone):
-                    raise SandboxNotFoundError(
-                        f"sandbox {name!r} was deleted", provider=NAME, sandbox_id=name
-                    )
+                    raise SandboxNotFoundError(f"sandbox {name!r} was deleted", sandbox_id=name)
                 trouble = self._trouble
                 if trouble is not None and not trouble.retryable:
                     raise type(trouble)(str(trouble), provider=NAME) from trouble
                 await self._changed.setdefault(name, anyio.Event()).wait()
         if self._trouble is not None:
-            raise ProviderUnavailableError(
-                str(self._trouble), provider=NAME, sandbox_id=name
-            ) from self._trouble
+            raise ProviderUnavailableError(str(self._trouble), sandbox_id=name) from self._trouble
         raise TimeoutError(f"no event of pod {name!r} within {seconds:g} s")
 
     async def aclose(self) -> None:
@@ -138,7 +134,7 @@ class PodWatch:
             except (LookupError, TypeError, AttributeError) as error:
                 version = ""
                 reason = f"an event is malformed ({type(error).__name__}: {error})"
-                self._fail(ProviderUnavailableError(reason, provider=NAME))
+                self._fail(ProviderUnavailableError(reason))
             if anyio.current_time() - began > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
             # Jitter, so that not all clients reconnect at once when a server comes back.

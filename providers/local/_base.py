@@ -33,8 +33,7 @@ class Base:
             raise ConfigurationError(
                 f"image={self.image!r} has changed since snapshot {self.id!r} was taken of a sandbox with it: "
                 "take the snapshot again; an image of a recipe is built again once it is removed (sandboxkit "
-                f"snapshots rm {self.id})",
-                provider="local",
+                f"snapshots rm {self.id})"
             )
 
     def overlay(self, upper: str, folder: str) -> list[str]:

@@ -33,9 +33,7 @@ def find() -> Path:
                 return binary
     on_path = shutil.which("bwrap")
     if on_path is None:
-        raise ConfigurationError(
-            f"the local provider needs bubblewrap: {INSTALL_HINT}", provider="local"
-        )
+        raise ConfigurationError(f"the local provider needs bubblewrap: {INSTALL_HINT}")
     return Path(on_path).resolve()
 
 

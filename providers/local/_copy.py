@@ -93,8 +93,7 @@ class TreeCopy:
                     continue
                 if len(pending) == _DEPTH:
                     raise ConfigurationError(
-                        f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep",
-                        provider="local",
+                        f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep"
                     )
                 with ExitStack() as opened:
                     try:
@@ -115,8 +114,7 @@ class TreeCopy:
         except PermissionError as error:
             raise ConfigurationError(
                 f"a snapshot needs {each!r}, which cannot be read or copied: {error.strerror}; make it readable, "
-                "in the image if it is the image's",
-                provider="local",
+                "in the image if it is the image's"
             ) from error
         except OSError as error:  # which names a descriptor
             raise OSError(error.errno, error.strerror, each) from error
@@ -140,8 +138,7 @@ class TreeCopy:
             raise ConfigurationError(
                 f"the state folder {str(self.state)!r} cannot record that a sandbox has deleted files of its image, "
                 "for example because it lies on an overlay, as a container's own files do: set "
-                "SANDBOXKIT_STATE_DIR to a folder on a volume",
-                provider="local",
+                "SANDBOXKIT_STATE_DIR to a folder on a volume"
             ) from error
         self._count(os.lstat(name, dir_fd=to))
 

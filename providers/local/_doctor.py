@@ -56,7 +56,7 @@ def start_error(reason: str) -> SandboxStartError:
             "systempaths=unconfined, or use provider='docker'"
         )
         message += f". It is never run without isolation. Remedy: {remedy}"
-    return SandboxStartError(message, provider="local")
+    return SandboxStartError(message)
 
 
 def _probe(host: HostUser) -> str:

@@ -47,8 +47,7 @@ def frozen(init: int) -> Iterator[None]:
                 break
             if time.monotonic() > end:
                 raise ProviderUnavailableError(
-                    f"process {running[0]} of the sandbox does not stop; try again",
-                    provider="local",
+                    f"process {running[0]} of the sandbox does not stop; try again"
                 )
             for pid in running:
                 if pid not in stopped:

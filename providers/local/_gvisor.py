@@ -53,8 +53,7 @@ def find() -> str:
     found = shutil.which("runsc")
     if found is None:
         raise ConfigurationError(
-            f"provider 'local' cannot honour isolation='gvisor': there is no runsc; {REMEDY}",
-            provider="local",
+            f"provider 'local' cannot honour isolation='gvisor': there is no runsc; {REMEDY}"
         )
     return os.path.realpath(found)
 
@@ -101,9 +100,7 @@ def connect(meta: SandboxRecord) -> socket.socket:
     """
     if not meta.is_here:
         raise ProviderUnavailableError(
-            f"sandbox {meta.id!r} has gVisor and was started in another container; use it there",
-            provider="local",
-            sandbox_id=meta.id,
+            f"sandbox {meta.id!r} has gVisor and was started in another container; use it there"
         )
     init = [*meta.processes][-1]
     enter = [
@@ -120,9 +117,7 @@ def connect(meta: SandboxRecord) -> socket.socket:
         return _bridge([*enter, "--", *_RUN, "exec", _NAME, _layout.AGENT, "connect", SOCKET])
     except OSError as error:
         raise ProviderUnavailableError(
-            f"no program that connects to sandbox {meta.id!r} could be started: {error}",
-            provider="local",
-            sandbox_id=meta.id,
+            f"no program that connects to sandbox {meta.id!r} could be started: {error}"
         ) from error
 
 

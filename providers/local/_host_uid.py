@@ -73,8 +73,7 @@ def lend(among: range | None = None, path: Path | None = None) -> LeasedUid | No
     os.close(lock)
     raise CapacityError(
         f"no free uid for another sandbox between {found.start} and {found.stop}: "
-        "end some sandboxes",
-        provider="local",
+        "end some sandboxes"
     )
 
 
@@ -127,15 +126,13 @@ def _open(path: Path | None = None) -> int:
         file = os.open(path, flags, 0o600)
     except OSError as error:
         raise ConfigurationError(
-            f"the lock {path} for the uids of sandboxes cannot be opened: {error.strerror}",
-            provider="local",
+            f"the lock {path} for the uids of sandboxes cannot be opened: {error.strerror}"
         ) from error
     found = os.fstat(file)
     if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
         os.close(file)
         raise ConfigurationError(
-            f"{path} must be a file of uid {os.geteuid()} with mode 0600; remove it",
-            provider="local",
+            f"{path} must be a file of uid {os.geteuid()} with mode 0600; remove it"
         )
     return file
 

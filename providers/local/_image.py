@@ -64,8 +64,7 @@ class LocalImage:
                 ]
         except OSError as error:
             raise ImageNotFoundError(
-                f"image={self.reference!r}: its files are gone, or cannot be read: {error}",
-                provider="local",
+                f"image={self.reference!r}: its files are gone, or cannot be read: {error}"
             ) from error
         return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()[:32]
 
@@ -95,18 +94,13 @@ async def find(image: str, host: HostUser) -> LocalImage:
                 return LocalImage(path, str(path))
             raise ImageNotFoundError(
                 f"image={image!r} is a folder, but not a root file system: it has neither "
-                f"usr nor bin; {_ACCEPTED}",
-                provider="local",
+                f"usr nor bin; {_ACCEPTED}"
             )
         return await _extracted(path, host)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ImageNotFoundError(
-            f"image={image!r} does not exist here; {_ACCEPTED}", provider="local"
-        ) from error
+        raise ImageNotFoundError(f"image={image!r} does not exist here; {_ACCEPTED}") from error
     except (OSError, ValueError) as error:
-        raise ImageNotFoundError(
-            f"image={image!r} cannot be read: {error}", provider="local"
-        ) from error
+        raise ImageNotFoundError(f"image={image!r} cannot be read: {error}") from error
 
 
 def _cache(host: HostUser) -> Path:
@@ -219,14 +213,12 @@ def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
         with reading(path, target) as (env, layers):
             unpack(layers, root, owner)
     except (BadLayerError, OSError) as error:
-        raise SandboxStartError(
-            f"image {str(path)!r} cannot be unpacked: {error}", provider="local"
-        ) from error
+        raise SandboxStartError(f"image {str(path)!r} cannot be unpacked: {error}") from error
     except (
         *(BadImageError, tarfile.TarError, zlib.error),
         *(EOFError, ValueError, LookupError, RecursionError),
     ) as error:
         raise ImageNotFoundError(
-            f"image {str(path)!r} is not an image: {error}; {_ACCEPTED}", provider="local"
+            f"image {str(path)!r} is not an image: {error}; {_ACCEPTED}"
         ) from error
     (target / "env.json").write_text(json.dumps(env))

@@ -365,15 +365,13 @@ def _joined(options: list[str]) -> bytes:
         if "\0" in option:
             raise SandboxStartError(
                 f"{option[:100]!r} has a NUL character, and cannot be given to the sandbox: remove it, for example from "
-                "the variables of the image",
-                provider="local",
+                "the variables of the image"
             )
     try:
         return "".join(f"{option}\0" for option in options).encode()
     except UnicodeEncodeError as error:
         raise SandboxStartError(
-            f"{error.object[error.start :][:100]!r} is no text that UTF-8 can have, and cannot be given to the sandbox",
-            provider="local",
+            f"{error.object[error.start :][:100]!r} is no text that UTF-8 can have, and cannot be given to the sandbox"
         ) from error
 
 
@@ -416,9 +414,7 @@ async def launch(
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
         start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes, base)
     except OSError as error:
-        raise SandboxStartError(
-            f"the sandbox's processes cannot be started: {error}", provider="local"
-        ) from error
+        raise SandboxStartError(f"the sandbox's processes cannot be started: {error}") from error
     counters = Counters(groups, cpus=spec.cpus is not None)
     launched = Launched(
         start.process, start.info, start.errors, groups, counters, start.lent, start.namespace

@@ -120,8 +120,7 @@ class MountPoints:
     def _refusal(self, path: str, found: str) -> SandboxStartError:
         return SandboxStartError(
             f"{self._owner} has {found}, where the sandbox needs the folder {path!r}: leave out the mount "
-            "there, or have a folder in its place",
-            provider="local",
+            "there, or have a folder in its place"
         )
 
     def _mode(self, path: str) -> int:

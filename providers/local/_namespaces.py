@@ -70,8 +70,7 @@ def namespace_of(
             message = helper.stderr.read().decode(errors="replace").strip()
             raise SandboxStartError(
                 f"a namespace ({kind}) for sandboxes cannot be made: "
-                + (message or f"no result within {_HELPER_PATIENCE:.0f} s"),
-                provider="local",
+                + (message or f"no result within {_HELPER_PATIENCE:.0f} s")
             )
         try:
             prepare(helper.pid)
@@ -88,10 +87,7 @@ def namespace_of(
 def tool(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise ConfigurationError(
-            f"{name} is missing: install util-linux",
-            provider="local",
-        )
+        raise ConfigurationError(f"{name} is missing: install util-linux")
     return found
 
 

@@ -97,9 +97,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
 
     def check(self, spec: SandboxSpec) -> None:
         if sys.platform != "linux":
-            raise ConfigurationError(
-                "the local provider needs Linux: use provider='docker'", provider=self.name
-            )
+            raise ConfigurationError("the local provider needs Linux: use provider='docker'")
         _spec.check(spec)
 
     async def create(self, spec: SandboxSpec) -> str:
@@ -133,7 +131,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                 _cgroup.create(groups, limits)
             except OSError as error:
                 raise SandboxStartError(
-                    f"the sandbox's control groups cannot be made: {error}", provider=self.name
+                    f"the sandbox's control groups cannot be made: {error}"
                 ) from error
             launched, connection = await launch(
                 spec,
@@ -192,9 +190,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     ) -> None:
         sandbox_id = begun.sandbox_id
         if not launched.find_init():
-            raise SandboxStartError(
-                f"sandbox {sandbox_id!r} ended while it started", provider=self.name
-            )
+            raise SandboxStartError(f"sandbox {sandbox_id!r} ended while it started")
         instead: dict[int, int] = {}
         if "pids" not in _cgroup.available():
             # The sandbox's own user namespace counts only its own processes.
@@ -283,9 +279,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                 await anyio.sleep(0.01)
             return
         raise ProviderUnavailableError(
-            f"sandbox {meta.id!r} cannot be ended here: it was started in another container; delete it there",
-            provider=self.name,
-            sandbox_id=meta.id,
+            f"sandbox {meta.id!r} cannot be ended here: it was started in another container; delete it there"
         )
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
@@ -318,9 +312,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             stream = await UnixStream.connect(f"/proc/self/fd/{place}/{_state.SOCKET}")
         except OSError as error:
             raise SandboxNotFoundError(
-                f"sandbox {sandbox_id!r} has ended: {os.strerror(error.errno or errno.EIO)}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"sandbox {sandbox_id!r} has ended: {os.strerror(error.errno or errno.EIO)}"
             ) from error
         finally:
             os.close(place)
@@ -338,15 +330,11 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         ):
             return SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended: it was out of memory",
-                provider=self.name,
-                sandbox_id=sandbox_id,
                 out_of_memory=True,
             )
         if not reason and instance.by_command:
             return SandboxTerminatedError(
                 f"sandbox {sandbox_id!r} ended: {GAVE_UP}",
-                provider=self.name,
-                sandbox_id=sandbox_id,
                 by_command=True,
             )
         return await super()._why_ended(sandbox_id, reason)
@@ -357,9 +345,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             if _spec.USERS.get(command.user) != own:
                 raise ConfigurationError(
                     f"user={command.user!r}: this sandbox's only user is {own!r}; a local "
-                    "sandbox runs everything as one, chosen with user= when it is made",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    "sandbox runs everything as one, chosen with user= when it is made"
                 )
         run = partial(super().exec, sandbox_id, command, output)
         return await self._counted(sandbox_id, run)
@@ -418,9 +404,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             except OSError as error:
                 raise ProviderUnavailableError(
                     f"sandbox {sandbox_id!r} was {done}, but this cannot be recorded in "
-                    f"{self._state.path}: {error.strerror}; free space there and try again",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    f"{self._state.path}: {error.strerror}; free space there and try again"
                 ) from error
 
     def _agent_pid(self, instance: LocalInstance) -> int | None:

@@ -42,15 +42,13 @@ async def pull(image: str, layout: Path) -> None:
     reference = _REFERENCE.fullmatch(image)
     if reference is None:
         raise ImageNotFoundError(
-            f"image={image!r} is not the name of an image, such as 'docker://python:3.11-slim'",
-            provider="local",
+            f"image={image!r} is not the name of an image, such as 'docker://python:3.11-slim'"
         )
     skopeo = shutil.which("skopeo")
     if skopeo is None:
         raise ConfigurationError(
             f"image={image!r} needs skopeo to be pulled: install it (Debian's package skopeo), or use "
-            "provider='docker'",
-            provider="local",
+            "provider='docker'"
         )
     argv = [skopeo, "--override-os=linux"]
     if not any(os.path.exists(os.path.expanduser(path)) for path in _POLICIES):
@@ -64,9 +62,6 @@ async def pull(image: str, layout: Path) -> None:
         if _MISSING.search(text):
             raise ImageNotFoundError(
                 f"image={image!r} cannot be pulled: {text}; check its name, and for a private one run: "
-                "docker login HOST",
-                provider="local",
+                "docker login HOST"
             )
-        raise ProviderUnavailableError(
-            f"image={image!r} cannot be pulled: {text}", provider="local"
-        )
+        raise ProviderUnavailableError(f"image={image!r} cannot be pulled: {text}")

@@ -117,8 +117,7 @@ def program() -> bytes:
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in _AUDIT_ARCH:
         raise ConfigurationError(
-            f"no seccomp profile for {machine!r}: the local provider needs x86_64 or aarch64",
-            provider="local",
+            f"no seccomp profile for {machine!r}: the local provider needs x86_64 or aarch64"
         )
     profile = json.loads(_PROFILE.read_bytes())
     numbers = json.loads(_NUMBERS.read_bytes())[machine]

@@ -118,8 +118,7 @@ class SnapshotStore:
         except (ValueError, TypeError) as error:
             raise SnapshotNotFoundError(
                 f"the description of {snapshot_id!r} in {self.path} cannot be read ({error}): remove the "
-                f"snapshot with sandboxkit snapshots rm {snapshot_id}",
-                provider="local",
+                f"snapshot with sandboxkit snapshots rm {snapshot_id}"
             ) from error
         raise self._missing(snapshot_id)
 
@@ -132,8 +131,7 @@ class SnapshotStore:
 
     def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
         return SnapshotNotFoundError(
-            f"no snapshot {snapshot_id!r} in {self.path}; it was deleted, or has expired and was removed",
-            provider="local",
+            f"no snapshot {snapshot_id!r} in {self.path}; it was deleted, or has expired and was removed"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -161,9 +159,7 @@ class SnapshotStore:
         if not given:
             return share
         if not (given.isascii() and given.isdecimal()):
-            raise ConfigurationError(
-                f"{LIMIT_VARIABLE}={given!r} is not a number of MiB", provider="local"
-            )
+            raise ConfigurationError(f"{LIMIT_VARIABLE}={given!r} is not a number of MiB")
         return replace(share, bytes=int(given) << 20)
 
     def temporary(self, why: str) -> Path:
@@ -210,6 +206,5 @@ def full_disk(store: Path, partial: Path) -> CapacityError:
     return CapacityError(
         f"the snapshot does not fit into {store}: the disk of {usage.total} bytes was full after {written} "
         "of it; free space there with sandboxkit cleanup --snapshots, or set SANDBOXKIT_STATE_DIR to a "
-        "folder on a larger disk",
-        provider="local",
+        "folder on a larger disk"
     )

@@ -62,19 +62,16 @@ class LocalSnapshots(Provider):
         if is_gvisor(spec) and spec.snapshot is None:
             raise ConfigurationError(
                 "isolation='gvisor': gVisor has the files in its own memory, and no snapshot reads "
-                "them; take the snapshot in a sandbox without isolation=",
-                provider=self.name,
+                "them; take the snapshot in a sandbox without isolation="
             )
         if kind != "files":
             raise ConfigurationError(
-                f"kind={kind!r}: a local snapshot keeps files alone; use kind='files'",
-                provider=self.name,
+                f"kind={kind!r}: a local snapshot keeps files alone; use kind='files'"
             )
         if spec.image is not None and spec.profile == "strict":
             raise ConfigurationError(
                 f"profile='strict': the local provider has no snapshots of strict sandboxes with "
-                f"image={spec.image!r}; use profile='standard', or provider='docker'",
-                provider=self.name,
+                f"image={spec.image!r}; use profile='standard', or provider='docker'"
             )
 
     async def take_snapshot(
@@ -93,9 +90,7 @@ class LocalSnapshots(Provider):
         )
         if not meta.is_here:
             raise ProviderUnavailableError(
-                f"sandbox {sandbox_id!r} was started in another container: take its snapshot there",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"sandbox {sandbox_id!r} was started in another container: take its snapshot there"
             )
         known = StoredSnapshot(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
         image = self._image_of(meta)
@@ -114,15 +109,13 @@ class LocalSnapshots(Provider):
         if used is None:
             raise ConfigurationError(
                 f"sandbox {meta.id!r} was started by an older version of sandboxkit, which did not record its "
-                "image: take the snapshot of a sandbox that this version starts",
-                provider=self.name,
+                "image: take the snapshot of a sandbox that this version starts"
             )
         image = LocalImage(Path(used.root), used.reference)
         if image.version() != used.version:
             raise ConfigurationError(
                 f"image={used.reference!r} has changed since sandbox {meta.id!r} started: take the snapshot of a "
-                "new sandbox",
-                provider=self.name,
+                "new sandbox"
             )
         return image
 
@@ -150,9 +143,7 @@ class LocalSnapshots(Provider):
             if error.errno in _FULL:
                 raise full_disk(store.path, folder) from error
             raise ProviderUnavailableError(
-                f"the files of sandbox {meta.id!r} cannot be copied to {store.path}: {error}",
-                provider=self.name,
-                sandbox_id=meta.id,
+                f"the files of sandbox {meta.id!r} cannot be copied to {store.path}: {error}"
             ) from error
         finally:
             remove_tree(folder)
@@ -211,8 +202,7 @@ class LocalSnapshots(Provider):
             raise CapacityError(
                 f"the snapshot of {use} does not fit into {store.path}, where all may take {limit}, and "
                 f"{len(known)} others take {limit - use - free}: remove some with sandboxkit snapshots rm, "
-                f"or set {LIMIT_VARIABLE if free.bytes < 0 else 'SANDBOXKIT_STATE_DIR to a folder elsewhere'}",
-                provider=self.name,
+                f"or set {LIMIT_VARIABLE if free.bytes < 0 else 'SANDBOXKIT_STATE_DIR to a folder elsewhere'}"
             )
 
     def _copied(
@@ -222,8 +212,7 @@ class LocalSnapshots(Provider):
         if not self._host.is_root and os.stat(f"/proc/{init}").st_uid != os.geteuid():
             raise ConfigurationError(
                 "a sandbox with one of this user's subordinate ids has no snapshots yet: this user cannot read "
-                "its files; take it as root, or on provider='docker'",
-                provider=self.name,
+                "its files; take it as root, or on provider='docker'"
             )
         with ExitStack() as stack:
             to = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -283,8 +272,7 @@ class LocalSnapshots(Provider):
             if users or not free:
                 raise SnapshotInUseError(
                     f"snapshot {snapshot_id!r} is in use by {', '.join(users) or 'a start'}: stop the "
-                    "sandboxes that started from it",
-                    provider=self.name,
+                    "sandboxes that started from it"
                 )
             # Renamed first: a partly removed snapshot must not look like a whole one.
             removing = store.temporary("removing")
@@ -312,22 +300,18 @@ class LocalSnapshots(Provider):
         with store.locked(spec.snapshot, fcntl.LOCK_SH) as there:
             known = store.load(spec.snapshot)
             if not there:
-                raise SnapshotNotFoundError(
-                    f"snapshot {spec.snapshot!r} is being removed", provider=self.name
-                )
+                raise SnapshotNotFoundError(f"snapshot {spec.snapshot!r} is being removed")
             folders = known.folders
             if spec.image is not None and _image.absolute(spec.image) != known.image:
                 raise ConfigurationError(
                     f"image={spec.image!r}: snapshot {spec.snapshot!r} was taken of a sandbox with "
-                    f"image={known.image!r}; leave image= out",
-                    provider=self.name,
+                    f"image={known.image!r}; leave image= out"
                 )
             profile = _profile(folders)
             if profile != spec.profile:
                 raise ConfigurationError(
                     f"profile={spec.profile!r}: snapshot {spec.snapshot!r} was taken of a sandbox with "
-                    f"profile={profile!r}; give that",
-                    provider=self.name,
+                    f"profile={profile!r}; give that"
                 )
             store.mark_used(spec.snapshot)
             yield Base(

@@ -189,8 +189,7 @@ def _writing(folder: Path) -> Iterator[None]:
         kind = CapacityError if full else SandboxStartError
         raise kind(
             f"the state folder {folder} cannot be written: {error.strerror}; free space there, or set "
-            "SANDBOXKIT_STATE_DIR",
-            provider="local",
+            "SANDBOXKIT_STATE_DIR"
         ) from error
 
 

@@ -62,8 +62,7 @@ class SubordinateIds:
         count = min(len(uids), len(gids))
         if count < _LEAST:
             raise SandboxStartError(
-                f"/etc/subuid and /etc/subgid give this user {count} ids, but at least {_LEAST} are needed",
-                provider="local",
+                f"/etc/subuid and /etc/subgid give this user {count} ids, but at least {_LEAST} are needed"
             )
         # The middle half: the user's rootless Podman and Docker containers use the ends.
         self.uids = uids[count // 4 : count - count // 4]
@@ -97,7 +96,7 @@ class SubordinateIds:
         """Create a mount namespace in which all of `uids` can read the sources, and test a sandbox in it."""
         hidden = next(_unreadable(sources), None)
         if hidden is not None:
-            raise SandboxStartError(f"{hidden} can be read by this user only", provider="local")
+            raise SandboxStartError(f"{hidden} can be read by this user only")
         limit = f"echo {_INOTIFY_INSTANCES} > /proc/sys/user/max_inotify_instances\n"
         script = "set -e\n" + limit + reveal(sources) + "echo ready\nread -r _"
         command = [*self._enter(0), tool("unshare"), "--mount", "--propagation", "slave"]
@@ -105,7 +104,7 @@ class SubordinateIds:
         problem = _bwrap.try_empty(self._enter(1, mounts))
         if problem:
             os.close(mounts)
-            raise SandboxStartError(problem, provider="local")
+            raise SandboxStartError(problem)
         return mounts
 
     def _enter(self, inner: int, mounts: int | None = None) -> list[str]:
@@ -120,7 +119,7 @@ class SubordinateIds:
 def _mapper(name: str) -> str:
     found = shutil.which(name)
     if found is None:
-        raise SandboxStartError(f"{name} is missing: install uidmap", provider="local")
+        raise SandboxStartError(f"{name} is missing: install uidmap")
     return found
 
 
@@ -130,10 +129,10 @@ def _run(command: list[str]) -> None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE
         )
     except subprocess.TimeoutExpired as error:
-        raise SandboxStartError(str(error), provider="local") from error
+        raise SandboxStartError(str(error)) from error
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip()
-        raise SandboxStartError(message or f"{command[0]} failed", provider="local")
+        raise SandboxStartError(message or f"{command[0]} failed")
 
 
 def _unreadable(sources: tuple[str, ...]) -> Iterator[str]:

@@ -60,14 +60,12 @@ class LocalVolumes:
                 folder = self._folders().get(name)
                 if folder is None:
                     raise VolumeError(
-                        f"no volume {name!r} in {self._parent}; `sandboxkit volumes ls` shows all",
-                        provider="local",
+                        f"no volume {name!r} in {self._parent}; `sandboxkit volumes ls` shows all"
                     )
                 free = _locked(folder, fcntl.LOCK_EX, locks)
             if not free or name in in_use():
                 raise VolumeError(
-                    f"volume {name!r} is in use: stop the sandboxes that mount it, and try again",
-                    provider="local",
+                    f"volume {name!r} is in use: stop the sandboxes that mount it, and try again"
                 )
             with self._changing():
                 folder.rename(self._parent / f"{_REMOVED}{secrets.token_hex(8)}")
@@ -82,7 +80,7 @@ class LocalVolumes:
             if os.geteuid() == 0:  # each time: whoever made it may have been killed before this
                 os.chown(folder, *self._owner)
             if not _locked(folder, fcntl.LOCK_SH, locks):
-                raise VolumeError(f"volume {name!r} is being removed: try again", provider="local")
+                raise VolumeError(f"volume {name!r} is being removed: try again")
         return str(folder)
 
     def _folders(self) -> dict[str, Path]:

@@ -155,9 +155,7 @@ def _credentials() -> tuple[str, str]:
     """Return the token's id and secret, from the environment or Modal's configuration file."""
     url = str(config["server_url"])
     if not url.startswith(("https://", "http://")):
-        raise ConfigurationError(
-            f"MODAL_SERVER_URL={url!r} is not a URL; unset it", provider="modal"
-        )
+        raise ConfigurationError(f"MODAL_SERVER_URL={url!r} is not a URL; unset it")
     found = []
     for name, prefix in (("token_id", "ak-"), ("token_secret", "as-")):
         value = str(config[name] or "")
@@ -165,14 +163,12 @@ def _credentials() -> tuple[str, str]:
         if not value:
             raise ConfigurationError(
                 f"{variable} is not set: `modal token new` makes a token, or set MODAL_TOKEN_ID "
-                "and MODAL_TOKEN_SECRET",
-                provider="modal",
+                "and MODAL_TOKEN_SECRET"
             )
         if not value.startswith(prefix) or not value.isascii() or not value.isprintable():
             raise ConfigurationError(
                 f"{variable} is malformed: it begins with {prefix!r}; make a token with "
-                "`modal token new`",
-                provider="modal",
+                "`modal token new`"
             )
         found.append(value)
     return found[0], found[1]

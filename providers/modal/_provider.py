@@ -176,9 +176,7 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
                 await self._begin(sandbox_id, spec, first)
             except (SandboxNotFoundError, SandboxTerminatedError) as error:
                 raise SandboxStartError(
-                    f"sandbox {sandbox_id!r} ended before it was ready; the image needs sh",
-                    provider=self.name,
-                    sandbox_id=sandbox_id,
+                    f"sandbox {sandbox_id!r} ended before it was ready; the image needs sh"
                 ) from error
         return sandbox_id
 
@@ -254,9 +252,7 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
             # A concurrent call that failed had closed the handle: the SDK sent nothing for this one.
             if isinstance(error.__cause__, modal.exception.ClientClosed) and not last:
                 return await self._run(sandbox_id, argv, last=True)
-            raise ProviderUnavailableError(
-                str(error), provider=self.name, sandbox_id=sandbox_id
-            ) from error
+            raise ProviderUnavailableError(str(error)) from error
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         app, client = await self._account.app(), await self._account.client()
@@ -319,9 +315,7 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         raise ConfigurationError(
             f"modal cannot honour lifetime={lifetime!r}: Modal cannot renew a lifetime; choose it when you "
-            "create the sandbox",
-            provider=self.name,
-            sandbox_id=sandbox_id,
+            "create the sandbox"
         )
 
     async def diagnose(self) -> Diagnosis:
@@ -353,9 +347,7 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
         )
         if port not in tunnels:
             raise ConfigurationError(
-                f"port {port} is not public: make the sandbox with public_ports=[{port}]",
-                provider=self.name,
-                sandbox_id=sandbox_id,
+                f"port {port} is not public: make the sandbox with public_ports=[{port}]"
             )
         return PublicUrl(tunnels[port].url, "anyone")
 

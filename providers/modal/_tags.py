@@ -29,8 +29,7 @@ def encode(tags: Mapping[str, str]) -> dict[str, str]:
             if len(name) > _LIMIT:
                 raise ConfigurationError(
                     f"modal cannot store the tag {key!r}: its name takes {len(name)} characters "
-                    f"of at most {_LIMIT}; choose a shorter one without '/'",
-                    provider="modal",
+                    f"of at most {_LIMIT}; choose a shorter one without '/'"
                 )
             stored[name] = piece
     return stored

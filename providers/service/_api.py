@@ -43,27 +43,23 @@ class ServiceApi:
         if not self.url:
             raise ConfigurationError(
                 f"provider 'service' needs the address of `sandboxkit serve`: set {URL_VARIABLE}, or "
-                "give Session('http://HOST:8080')",
-                provider=NAME,
+                "give Session('http://HOST:8080')"
             )
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(
-                f"{self.url!r} is not the address of a service: give http://HOST:PORT or https://HOST",
-                provider=NAME,
+                f"{self.url!r} is not the address of a service: give http://HOST:PORT or https://HOST"
             )
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigurationError(
                 f"the address of a service on {parts.hostname!r} has more than a host, a port and a path; "
-                f"give its token in {TOKEN_VARIABLE}",
-                provider=NAME,
+                f"give its token in {TOKEN_VARIABLE}"
             )
         token = self._secret()
         if not (token.isascii() and token.isprintable()) or " " in token:
             raise ConfigurationError(
                 f"{TOKEN_VARIABLE} is not a token: it has spaces, line breaks or other characters that "
-                "tokens do not have",
-                provider=NAME,
+                "tokens do not have"
             )
 
     async def call(

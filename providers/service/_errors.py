@@ -64,7 +64,5 @@ def error_of(refusal: RefusalError, what: str, sandbox_id: str | None) -> Sandbo
     if kind is AuthenticationError:
         text += "; set SANDBOXKIT_SERVICE_TOKEN to a token of the service"
     if kind is None or kind is ProviderUnavailableError:
-        return ProviderUnavailableError(
-            text, provider=NAME, sandbox_id=sandbox_id, retry_after=refusal.retry_after
-        )
-    return kind(text, provider=NAME, sandbox_id=sandbox_id)
+        return ProviderUnavailableError(text, retry_after=refusal.retry_after)
+    return kind(text)

@@ -160,8 +160,6 @@ class ServiceProvider(AgentProvider[Instance]):
             str(end.get("detail", "")),
             out_of_memory=bool(end.get("out_of_memory")),
             by_command=bool(end.get("by_command")),
-            provider=NAME,
-            sandbox_id=sandbox_id,
         )
 
     async def diagnose(self) -> Diagnosis:
