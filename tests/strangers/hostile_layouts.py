@@ -1,4 +1,4 @@
-"""Changes that make layouts and archives of images hostile."""
+"""Images that are refused: bad names, documents, digests, archives and layers, each made at a path."""
 
 import copy
 import gzip
