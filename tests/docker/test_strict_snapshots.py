@@ -24,7 +24,7 @@ def label(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
+def session(daemon: None) -> Iterator[Session]:
     """A strict session on the daemon; its snapshots are removed."""
     provider = DockerProvider()
     with Session(provider, profile="strict", image=TEST_IMAGE, tags={"test": "strict"}) as session:
