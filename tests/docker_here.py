@@ -4,7 +4,7 @@ import functools
 import os
 import subprocess
 
-import pytest
+from tests.components import lack, reason
 
 TEST_IMAGE = "sandboxkit/python:3.11"
 
@@ -12,9 +12,7 @@ TEST_IMAGE = "sandboxkit/python:3.11"
 def require_docker() -> str:
     """The image to use. Without it the test is skipped, or fails where CI requires Docker."""
     if problem := docker_problem():
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-            pytest.fail(problem)
-        pytest.skip(problem)
+        lack(problem, "DOCKER")
     return os.environ.setdefault("SANDBOXKIT_DOCKER_IMAGE", TEST_IMAGE)
 
 
@@ -25,10 +23,7 @@ def require_gvisor() -> None:
         ["docker", "info", "--format", "{{json .Runtimes}}"], capture_output=True, text=True
     )
     if '"runsc"' not in found.stdout:
-        problem = "no gVisor: install runsc and run scripts/dockerd.sh"
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
-            pytest.fail(problem)
-        pytest.skip(problem)
+        lack(reason("gVisor in the daemon", "install runsc, then scripts/dockerd.sh"), "DOCKER")
 
 
 @functools.cache
@@ -40,5 +35,9 @@ def docker_problem() -> str:
             ["docker", "image", "inspect", image], capture_output=True, text=True, timeout=120
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{error}; run scripts/dockerd.sh"
-    return f"{done.stderr.strip()}; run scripts/test-image.sh" if done.returncode else ""
+        return reason("Docker daemon", "scripts/dockerd.sh", str(error))
+    if not done.returncode:
+        return ""
+    if "No such image" in done.stderr:
+        return reason(f"image {image}", "scripts/test-image.sh")
+    return reason("Docker daemon", "scripts/dockerd.sh", done.stderr)

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.components import reason
+
 
 def framework(name: str) -> Any:  # Any: it may have no types, or not be there
     """Its module; where that is not installed and not required, the test file is skipped."""
     if os.environ.get("SANDBOXKIT_REQUIRE_FRAMEWORKS"):
         return importlib.import_module(name)
-    return pytest.importorskip(name, reason=f"{name} is not installed: make test-frameworks")
+    return pytest.importorskip(name, reason=reason("framework", "make test-frameworks", name))

@@ -18,6 +18,7 @@ from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
+from tests.components import require_root
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid() != 0:
@@ -161,8 +162,7 @@ async def box(provider: NamespaceProvider) -> Box:
 @pytest.fixture
 async def user_box(provider: NamespaceProvider) -> Box:
     """As `box`, but its commands and file calls are those of another user than the agent's."""
-    if os.getuid() != 0:
-        pytest.skip("only root can run an agent for another user")
+    require_root("only root can run an agent for another user")
     workdir = provider.folder / "work"
     spec = SandboxSpec(workdir=str(workdir), user="nobody")
     return Box(provider, await provider.create(spec), workdir)

@@ -19,10 +19,11 @@ from sandboxkit.providers._hosted import install
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines, Program
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.getuid() != 0, reason="machines with users of their own need root"),
+    needs_root("machines with users of their own need root"),
 ]
 
 # Folders of the machine's own, so that the tests' machines share no agent.

@@ -1,6 +1,5 @@
 """A vendor's daemon that is dead or frozen: what was never sent is told from what nobody knows."""
 
-import os
 import time
 from collections.abc import AsyncIterator
 
@@ -13,10 +12,11 @@ from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.getuid() != 0, reason="machines with users of their own need root"),
+    needs_root("machines with users of their own need root"),
 ]
 
 _OWN = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm && mount -t tmpfs none /root"

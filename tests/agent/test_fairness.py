@@ -16,6 +16,7 @@ from sandboxkit.providers._agent.unix import UnixStream
 from tests.agent.conftest import Box
 from tests.agent.test_ports import MIB, Program, everything, pair
 from tests.agent.test_protocol import WELCOME, of_the_agent
+from tests.components import lack, without_root
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +84,7 @@ async def test_other_tasks_run_between_the_turns_of_data_that_the_kernel_takes_a
     try:
         ours.setsockopt(socket.SOL_SOCKET, 32, 16 * MIB)  # SO_SNDBUFFORCE
     except PermissionError:
-        pytest.skip("only root can enlarge the buffer of a socket")
+        lack(without_root("only root can enlarge the buffer of a socket"))
     agent.send(of_the_agent(WELCOME))
     client = await AgentClient.start(UnixStream(ours), requests.hello(None))
     moved: list[int] = []

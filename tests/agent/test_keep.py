@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from sandboxkit.providers._agent import binary
+from tests.components import needs_root
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="files of several users need root")
+pytestmark = needs_root("files of several users need root")
 
 _NOBODY = 65534
 _FILES = 64

@@ -14,10 +14,11 @@ from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.types import SandboxSpec
 from tests.agent.conftest import NAMESPACE, Box, NamespaceProvider, Run
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.getuid() != 0, reason="only root may come from outside"),
+    needs_root("only root may come from outside"),
 ]
 
 

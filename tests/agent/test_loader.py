@@ -1,15 +1,15 @@
 """The loader: a program of a few hundred bytes that becomes the agent whose parts lie beside it."""
 
 import gzip
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from sandboxkit.providers._agent import binary
+from tests.components import needs_root
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="chroot needs root")
+pytestmark = needs_root("chroot needs root")
 
 PART = 1_000_000
 

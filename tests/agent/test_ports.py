@@ -22,6 +22,7 @@ from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import SandboxSpec
 from tests.agent.conftest import Box
 from tests.agent.test_link import Breakable
+from tests.components import lack, reason
 
 pytestmark = pytest.mark.anyio
 
@@ -136,7 +137,7 @@ async def test_a_server_that_listens_on_ipv6_alone_is_reached(box: Box) -> None:
     try:
         program = Program(address="::1")
     except OSError as error:
-        pytest.skip(f"this machine has no ::1: {error}")
+        lack(reason("::1", "enable IPv6", str(error)))
     async with pair(box, program) as (ours, theirs):
         await ours.send(b"question")
         await theirs.send(b"answer")

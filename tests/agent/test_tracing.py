@@ -1,16 +1,15 @@
 """Where the vendor's daemon is of the commands' user, no command stops it as a debugger does."""
 
-import os
-
 import pytest
 
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.of_a_user import IMAGE, USER, OfAUser
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.getuid() != 0, reason="machines with users of their own need root"),
+    needs_root("machines with users of their own need root"),
 ]
 
 _ATTACH = """

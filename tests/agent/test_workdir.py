@@ -1,6 +1,5 @@
 """The folder where commands start, in machines whose users may not make it."""
 
-import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,10 +9,11 @@ from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines
 from tests.agent.of_a_user import IMAGE, OfAUser
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.getuid() != 0, reason="machines with users of their own need root"),
+    needs_root("machines with users of their own need root"),
 ]
 
 

@@ -10,6 +10,7 @@ from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.docker._container import AGENT_SOCKET
 from sandboxkit.types import SandboxSpec
+from tests.components import needs_root
 from tests.docker.conftest import SOCKET, Box
 from tests.docker.tcp_bridge import TcpBridge
 
@@ -29,7 +30,7 @@ except (BrokenPipeError, ConnectionResetError):
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter a network namespace")
+@needs_root("only root may enter a network namespace")
 async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
     sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
     try:

@@ -1,6 +1,5 @@
 """A daemon that cuts every connection for a while: no sandbox ends, and no output is lost."""
 
-import os
 import subprocess
 import sys
 import time
@@ -15,12 +14,11 @@ from sandboxkit import Operation, Process, Sandbox, Session
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.docker import _provider as docker_provider
 from tests.chaos.distant import no_way
+from tests.components import needs_root
 from tests.docker.conftest import SOCKET, containers
 from tests.faults import FaultProxy, Reset
 
-SHORT = pytest.param(
-    "short", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may go past the daemon")
-)
+SHORT = pytest.param("short", marks=needs_root("only root may go past the daemon"))
 COUNT = 3
 TICKS = "i=0; until [ -e stop ]; do echo $((i += 1)); sleep 0.05; done; cat; echo over"
 """Counts until it is told to stop, and then echoes its input."""

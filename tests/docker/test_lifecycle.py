@@ -21,6 +21,7 @@ from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import DockerProvider, _loaders
 from sandboxkit.types import Command, SandboxSpec, SandboxState
+from tests.components import require_program
 from tests.docker.conftest import SOCKET, Box, client, listed, until_gone
 from tests.docker.tcp_bridge import TcpBridge
 
@@ -45,6 +46,7 @@ async def test_everything_works_over_tcp(bridge: TcpBridge, tag: str) -> None:
 async def test_everything_works_over_tls(
     tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    require_program("openssl")
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run(

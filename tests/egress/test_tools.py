@@ -1,8 +1,6 @@
 """Tools that programs use, through the proxy: pip, git, curl and wget find it by themselves."""
 
 import http.server
-import os
-import shutil
 import ssl
 import subprocess
 import threading
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Egress, Sandbox, Session
+from tests.components import require_program
 from tests.egress.world import DEADLINE, Authority, Records
 
 TOOLS = {
@@ -109,10 +108,7 @@ INSTALLED = ("git", "curl", "wget")
 def test_a_tool_goes_through_the_proxy(
     tool: str, box: tuple[Sandbox, Records], ports: tuple[int, int]
 ) -> None:
-    if shutil.which(tool) is None:
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER") and tool in INSTALLED:
-            pytest.fail(f"there is no {tool}, which .ci/run installs")
-        pytest.skip(f"there is no {tool} on this machine")
+    require_program(tool, "DOCKER" if tool in INSTALLED else "")
     sandbox, records = box
     script = TOOLS[tool].replace("HTTP", str(ports[0])).replace("TLS", str(ports[1]))
     done = sandbox.exec(["sh", "-c", script], check=True).result(DEADLINE)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Egress, EgressRecord, Sandbox
+from tests.components import require_program
 from tests.docker_here import require_docker
 
 DEADLINE = 60.0
@@ -112,6 +113,7 @@ class Authority:
     """A certificate authority of the tests, with one certificate for all their names."""
 
     def __init__(self, folder: Path) -> None:
+        require_program("openssl")
         self.certificate = folder / "ca.pem"
         names = ",".join(f"DNS:{name}" for name in NAMES)
         key = folder / "key.pem"

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 from toys import compose
 
+from tests.components import reason
 from tests.grpo import tiny
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
-    reason="vLLM is not installed: make test-vllm",
+    reason=reason("vLLM", "make test-vllm"),
 )
 START_WITHIN = 300.0
 

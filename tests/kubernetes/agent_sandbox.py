@@ -10,7 +10,6 @@ references: it deletes the Sandbox of a claim, and the pod of a Sandbox.
 Where scripts/kube.sh runs the real controller, that one does the work, and RealController watches it.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
+from tests.components import lack, reason
 from tests.kubernetes.cluster import STATE, ApiError, Cluster, wait_until
 from tests.kubernetes.here import IMAGE
 
@@ -112,10 +110,8 @@ def _require_kinds(cluster: Cluster) -> None:
     except ApiError as error:
         if error.status != 404:
             raise
-        reason = "the cluster lacks the kinds of agent-sandbox; run scripts/kube.sh down, then up"
-        if os.environ.get("SANDBOXKIT_REQUIRE_KUBERNETES"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        kinds = reason("agent-sandbox in the cluster", "scripts/kube.sh down, then up")
+        lack(kinds, "KUBERNETES")
 
 
 def _make(cluster: Cluster, namespace: str, kind: str, name: str, spec: Json) -> None:

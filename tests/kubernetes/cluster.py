@@ -157,13 +157,13 @@ def find_cluster() -> Cluster | str:
     """
     kubeconfig = Path(os.environ.get("SANDBOXKIT_KUBECONFIG") or STATE / "kubeconfig")
     if not kubeconfig.is_file():
-        return f"{kubeconfig} is not there; run scripts/kube.sh up"
+        return f"{kubeconfig} is not there"
     try:
         cluster = view(kubeconfig)
         ready = cluster.ready()
     except (OSError, subprocess.SubprocessError, LookupError) as error:
-        return f"{kubeconfig}: {error}; run scripts/kube.sh up"
-    return cluster if ready else f"the cluster of {kubeconfig} is not ready; run scripts/kube.sh up"
+        return f"{kubeconfig}: {error}"
+    return cluster if ready else f"the cluster of {kubeconfig} is not ready"
 
 
 def view(kubeconfig: Path) -> Cluster:

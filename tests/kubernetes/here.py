@@ -11,7 +11,8 @@ from unittest import mock
 
 import pytest
 
-from tests.kubernetes.cluster import ApiError, Cluster, find_cluster, wait_until
+from tests.components import lack, reason
+from tests.kubernetes.cluster import SCRIPT, ApiError, Cluster, find_cluster, wait_until
 
 IMAGE = "sandboxkit/python:3.11"
 _AGENT = "sandboxkit.dev/agent"
@@ -22,10 +23,15 @@ def require_cluster() -> Cluster:
     """The cluster. Without it the test is skipped, or fails where CI requires Kubernetes."""
     cluster = find_cluster()
     if isinstance(cluster, str):
-        if os.environ.get("SANDBOXKIT_REQUIRE_KUBERNETES"):
-            pytest.fail(cluster)
-        pytest.skip(cluster)
+        lack(reason("cluster", "scripts/kube.sh up", cluster), "KUBERNETES")
     return cluster
+
+
+def require_kubectl() -> None:
+    """Skip the test without kubectl, or fail where CI requires Kubernetes."""
+    command = [str(SCRIPT), "kubectl", "version", "--client"]
+    if subprocess.run(command, capture_output=True).returncode:
+        lack(reason("kubectl", "scripts/kube.sh build"), "KUBERNETES")
 
 
 def variables(cluster: Cluster, namespace: str) -> dict[str, str]:

@@ -2,9 +2,7 @@
 
 import base64
 import json
-import os
 import re
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import pytest
-
+from tests.components import require_program
 from tests.kubernetes.cluster import STATE, wait_until
 
 __all__ = ["Registry"]
@@ -28,11 +25,7 @@ class Registry:
     """A registry on a loopback port, whose only user has to log in. Its files are in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("docker-registry") is None:
-            missing = "no docker-registry (Debian: apt-get install docker-registry)"
-            if os.environ.get("SANDBOXKIT_REQUIRE_KUBERNETES"):
-                pytest.fail(missing)
-            pytest.skip(missing)
+        require_program("docker-registry", "KUBERNETES")
         self._folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

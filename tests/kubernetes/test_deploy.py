@@ -16,7 +16,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider, _rights
 from sandboxkit.providers.kubernetes._pod import MARKER
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import SCRIPT, Cluster, kubectl, wait_until
-from tests.kubernetes.here import IMAGE, sandboxes
+from tests.kubernetes.here import IMAGE, require_kubectl, sandboxes
 from tests.kubernetes.rooms import Box, room
 from tests.kubernetes.test_manifests import documents
 
@@ -70,6 +70,7 @@ def test_the_api_server_takes_the_base(cluster: Cluster, overlay: Path, room: st
 
 
 def test_every_object_is_in_the_namespace_of_the_base() -> None:
+    require_kubectl()
     built = kubectl("kustomize", str(DEPLOY))
     assert built.count("namespace: sandboxes") == 7
     assert built.count("kind: ") == len(KINDS) + 2

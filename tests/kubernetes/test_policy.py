@@ -4,8 +4,6 @@ The network of these tests, a bridge on this machine, knows nothing of policies.
 lets pods reach each other, and perhaps only those that a policy allows to.
 """
 
-import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
+from tests.components import require_program, require_root
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import sandboxes
 from tests.kubernetes.rooms import Box, room
@@ -32,8 +31,8 @@ _SEEN = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 @pytest.fixture(autouse=True)
 def firewall() -> None:
     """This machine's, which has to see what crosses the bridge."""
-    if os.geteuid() != 0 or shutil.which("iptables") is None:
-        pytest.skip("iptables is for root")
+    require_root("iptables is for root")
+    require_program("iptables", "KUBERNETES")
     if not _SEEN.exists() or _SEEN.read_text().strip() != "1":
         pytest.skip("this machine's firewall does not see what crosses a bridge")
     if not Path(f"/sys/class/net/{_BRIDGE}").exists():

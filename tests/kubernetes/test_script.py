@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.components import needs_root
 from tests.kubernetes.cluster import SCRIPT, wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a cluster")
+pytestmark = needs_root("only root can run a cluster")
 
 
 def test_a_running_cluster_keeps_its_build_and_an_ended_one_gets_the_newest(tmp_path: Path) -> None:

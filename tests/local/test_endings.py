@@ -5,13 +5,14 @@ import os
 import anyio
 import pytest
 
-from sandboxkit.providers.local import LocalProvider, _cgroup
+from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Ending, Exit
+from tests.components import needs_control_group
 from tests.local.conftest import Box, Run, launched, make
 
 pytestmark = pytest.mark.anyio
-needs_memory = pytest.mark.skipif("memory" not in _cgroup.available(), reason="no memory cgroup")
-needs_cpu = pytest.mark.skipif("cpu" not in _cgroup.available(), reason="no cpu cgroup")
+needs_memory = needs_control_group("memory")
+needs_cpu = needs_control_group("cpu")
 
 HOG = "b = bytearray()\nwhile True: b += b'x' * 10_000_000"
 

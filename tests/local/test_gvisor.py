@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -18,14 +17,11 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.providers.local import LocalProvider, _cgroup
+from tests.components import needs_local_gvisor
 from tests.local.conftest import client, make, until_gone
 
 pytestmark = pytest.mark.anyio
-needs_gvisor = pytest.mark.skipif(
-    "SANDBOXKIT_REQUIRE_DOCKER" not in os.environ  # CI has both
-    and (shutil.which("runsc") is None or "memory" not in _cgroup.available()),
-    reason="no runsc, or no control groups",
-)
+needs_gvisor = needs_local_gvisor()
 
 
 def gvisors(owner: int) -> set[str]:

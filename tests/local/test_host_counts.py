@@ -1,13 +1,12 @@
 """A sandbox of root's cannot use up what the kernel counts for other sandboxes."""
 
-import os
-
 import pytest
 
 from sandboxkit import Session
+from tests.components import needs_root
 from tests.host_counts import ATTACKS, VICTIMS
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandboxes share it")
+pytestmark = needs_root("an ordinary user's sandboxes share it")
 SECONDS = 60
 
 

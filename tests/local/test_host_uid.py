@@ -11,11 +11,12 @@ import pytest
 
 from sandboxkit.errors import CapacityError
 from sandboxkit.providers.local import LocalProvider, _host_uid
+from tests.components import needs_root
 from tests.local.conftest import client, launched, make
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root has uids to lend"),
+    needs_root("only root has uids to lend"),
 ]
 
 

@@ -20,6 +20,7 @@ from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
+from tests.components import needs_root
 from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +156,7 @@ async def test_archive_is_the_root(
     assert (await provider.get(box.id)).image == image
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has uids to lend")
+@needs_root("only root has uids to lend")
 async def test_sandboxes_of_one_archive_have_different_host_uids_and_own_its_files(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
@@ -197,7 +198,7 @@ async def test_root_folder_of_somebody_else(
     root = tmp_path / "root"
     root.mkdir()
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        tar.extractall(root, filter="tar")
+        tar.extractall(root)
     for profile in ("standard", "strict"):
         box = await make(provider, image=str(root), profile=profile)
         run = await box.sh("touch /workspace/x /tmp/x && cat /etc/kept && ls -d /root /home")

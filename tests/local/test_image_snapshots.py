@@ -24,13 +24,14 @@ from sandboxkit import (
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
+from tests.components import needs_root
 from tests.local.conftest import launched
 from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="root starts programs as other users and mounts"),
+    needs_root("root starts programs as other users and mounts"),
 ]
 CHANGE = (
     "echo new > /etc/new; rm /etc/old; echo more >> /etc/kept; rm /usr/bin/mv"
@@ -218,7 +219,7 @@ def folder(layer: bytes, tmp_path: Path) -> Path:  # noqa: F811
     root = tmp_path / "rootfs"
     root.mkdir()
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        tar.extractall(root, filter="fully_trusted")
+        tar.extractall(root)
     for name in ("root", "home/private"):
         (root / name).mkdir(mode=0o700, parents=True)
         (root / name / "own").touch()

@@ -10,13 +10,14 @@ import pytest
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.types import SandboxSpec
+from tests.components import needs_control_group
 from tests.local.conftest import launched, make
 
 pytestmark = pytest.mark.anyio
 
-needs_memory = pytest.mark.skipif("memory" not in _cgroup.available(), reason="no memory cgroup")
-needs_pids = pytest.mark.skipif("pids" not in _cgroup.available(), reason="no pids cgroup")
-needs_cpu = pytest.mark.skipif("cpu" not in _cgroup.available(), reason="no cpu cgroup")
+needs_memory = needs_control_group("memory")
+needs_pids = needs_control_group("pids")
+needs_cpu = needs_control_group("cpu")
 
 SPIN_FOR_3_SECONDS = """
 import os, time

@@ -1,6 +1,5 @@
 """Datasets in local sandboxes: whoever starts them, whatever ends them."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from sandboxkit import Dataset, DatasetNotFoundError, Session
 from sandboxkit.datasets import DatasetStore
 from sandboxkit.providers.local import LocalProvider
+from tests.components import needs_root
 from tests.local.conftest import client
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -44,7 +44,7 @@ def removed() -> list[str]:
         return process.communicate(timeout=60)[0].split()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root starts a program as another user")
+@needs_root("root starts a program as another user")
 async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> None:
     state.mkdir()
     folder.rename(state / "data")  # the user sees no other folder of this test

@@ -1,7 +1,6 @@
 """Images of a registry on local, which skopeo pulls without a Docker daemon."""
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from sandboxkit.errors import (
     SandboxError,
 )
 from sandboxkit.providers.local import LocalProvider
+from tests.components import require_program
 from tests.kubernetes.registry import Registry
 from tests.local.conftest import make
 from tests.local.test_image import layer, oci_archive
@@ -36,8 +36,7 @@ class HostRegistry(Registry):
 
 @pytest.fixture
 def registry(tmp_path: Path, layer: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    if shutil.which("skopeo") is None and "SANDBOXKIT_REQUIRE_KUBERNETES" not in os.environ:
-        pytest.skip("no skopeo (Debian: apt-get install skopeo)")
+    require_program("skopeo", "KUBERNETES")
     folder = tmp_path / "registry"
     folder.mkdir()
     monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "cache"))

@@ -9,8 +9,9 @@ import pytest
 
 from sandboxkit import Session
 from sandboxkit.providers.local import _layout
+from tests.components import needs_root
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can put files into /etc")
+pytestmark = needs_root("only root can put files into /etc")
 FOLDER = Path(f"/etc/sandboxkit-test-{os.getpid()}")
 
 

@@ -22,12 +22,13 @@ from sandboxkit import (
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
+from tests.components import needs_root
 from tests.local.conftest import client
 from tests.local.test_unprivileged import as_ordinary_user
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="root starts programs as other users and mounts"),
+    needs_root("root starts programs as other users and mounts"),
 ]
 FORKS = 50
 _EACH = """

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from sandboxkit.providers.local import _host_uid
 from sandboxkit.providers.local._host_uid import LeasedUid
+from tests.components import needs_program, needs_root
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.test_unprivileged import (
     LIMITED,
@@ -26,12 +26,12 @@ from tests.local.test_unprivileged import (
 ROOTS = _host_uid.uids()
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="root makes the user"),
+    needs_root("root makes the user"),
     pytest.mark.skipif(
         ROOTS is None or ROOTS.start < 2_000_000_000,
         reason="a container whose uids are few",
     ),
-    pytest.mark.skipif(shutil.which("newuidmap") is None, reason="there is no newuidmap"),
+    needs_program("newuidmap"),
 ]
 IDS = range(2_100_000_000, 2_200_000_000)[1000 * (os.getpid() % 10_000) :][:1000]
 """Different ones for each process of the tests."""

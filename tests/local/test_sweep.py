@@ -13,11 +13,12 @@ import pytest
 from sandboxkit.errors import CapacityError, SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.types import SandboxSpec
+from tests.components import needs_root
 from tests.local.conftest import Box, client, groups_of, make, until_gone
 
 pytestmark = pytest.mark.anyio
 needs_groups = pytest.mark.skipif(not _cgroup.available(), reason="no control groups")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+needs_root = needs_root("only root makes a pid namespace")
 
 
 def nobodys(sandbox_id: str) -> bool:

@@ -12,13 +12,14 @@ import pytest
 
 from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
+from tests.components import needs_root
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.conftest import client
 from tests.reset.jobs import ENDS_CONNECTIONS
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(os.geteuid() != 0, reason="root starts a program as another user"),
+    needs_root("root starts a program as another user"),
 ]
 ROOT = Path(__file__).parents[2]
 WITHOUT_CONTROL_GROUPS = """

@@ -1,6 +1,5 @@
 """Volumes of local sandboxes: whose files they hold, whatever ends the sandboxes that mount them."""
 
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from sandboxkit import VolumeError
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
+from tests.components import needs_root
 from tests.local.conftest import client
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -44,7 +44,7 @@ async def test_sandboxes_of_every_user_own_what_is_in_a_volume(state: Path) -> N
         assert process.communicate(timeout=60)[0].splitlines() == OUTCOME
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root starts a program as another user")
+@needs_root("root starts a program as another user")
 async def test_an_ordinary_users_sandboxes_own_what_is_in_a_volume(state: Path) -> None:
     assert (await as_ordinary_user(SHARED, state)).splitlines() == OUTCOME
 

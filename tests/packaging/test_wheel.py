@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.components import lack, reason
 from tests.pythons_here import pythons
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +124,7 @@ def test_every_entry_point_loads_from_the_installed_wheel(built: Built, tmp_path
 def test_each_python_installs_and_uses_it(built: Built, tmp_path: Path, minor: int) -> None:
     found = pythons().get((3, minor))
     if found is None:
-        pytest.skip(f"Python 3.{minor} is not installed")
+        lack(reason(f"Python 3.{minor}", f"install it, for example `uv python install 3.{minor}`"))
     tools, made = Path(sys.executable).parent, tmp_path / "venv"
     # With the Go that builds the agent from the sdist.
     path = f"{tools}:{os.environ['PATH']}"

@@ -1,17 +1,17 @@
 """Where the agent is of the commands' own user, a submission can end it: that excuses nothing."""
 
 import asyncio
-import os
 
 import pytest
 
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
 from tests.agent.machines import Machines
+from tests.components import needs_root
 
 pytestmark = [
     pytest.mark.timeout(280),
-    pytest.mark.skipif(os.getuid() != 0, reason="machines with folders of their own need root"),
+    needs_root("machines with folders of their own need root"),
 ]
 
 OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm"

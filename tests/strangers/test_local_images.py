@@ -2,13 +2,12 @@
 
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from sandboxkit import SandboxError, Session, Volume
-from sandboxkit.providers.local import _cgroup
+from tests.components import needs_local_gvisor, needs_root
 from tests.local.conftest import state  # noqa: F401  # a fixture
 from tests.local.test_image import docker_save, layer  # noqa: F401  # a fixture
 from tests.local.test_unprivileged import as_ordinary_user
@@ -16,11 +15,7 @@ from tests.strangers.local_images import CONFINED, GVISOR, HONEST, HOSTILE, Host
 
 pytestmark = pytest.mark.anyio
 CASES = (*HOSTILE, *CONFINED, *HONEST)
-needs_gvisor = pytest.mark.skipif(
-    "SANDBOXKIT_REQUIRE_DOCKER" not in os.environ  # CI has both
-    and (shutil.which("runsc") is None or "memory" not in _cgroup.available()),
-    reason="no runsc, or no control groups",
-)
+needs_gvisor = needs_local_gvisor()
 AS_USER = f"""
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
@@ -53,7 +48,7 @@ def test_links_of_an_image_lead_nowhere_but_into_the_image(
     assert host.problem(case) == ""
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root starts a program as another user")
+@needs_root("root starts a program as another user")
 async def test_links_of_an_image_lead_an_ordinary_user_nowhere_else(
     tmp_path: Path,
     state: Path,  # noqa: F811

@@ -1,6 +1,5 @@
 """The tasks that come with sandboxkit: the reference passes, doing nothing and cheating do not."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +8,7 @@ from sandboxkit import CommandTimeoutError, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks, grade
 from sandboxkit.integrations.swe._grading import make_sandbox
+from tests.components import require_program
 from tests.docker_here import require_docker
 from tests.swe.cheats import IN_WORKSPACES, SCRIPTS, planted
 
@@ -43,8 +43,8 @@ ZEROES = [run for run in RUNS if run[0] == "local" or run == ONE]
 
 @pytest.fixture
 def on(provider: str, task: str) -> Iterator[Session]:
-    if task == "fix_c_build" and not shutil.which("cc"):
-        pytest.skip("its sandbox takes the C compiler of this machine, which has none")
+    if task == "fix_c_build":  # its sandbox has the programs of this machine
+        require_program("cc")
     if provider == "docker":
         require_docker()
     with Session(provider, tags=("swe-tests",)) as session:

@@ -9,11 +9,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
-
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import Verdict, grading_session
 from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
+from tests.components import lack, reason
 from tests.docker_here import require_docker
 
 LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
@@ -47,10 +46,8 @@ def options_for(provider: str, language: str | Language) -> dict[str, Any]:
         missing = [tool for tool in tools if tool not in _tools_of_image()]
         if not missing:
             return {"image": LANGUAGES_IMAGE}
-        problem = f"no {missing[0]} in the image {LANGUAGES_IMAGE}: run scripts/languages-image.sh"
-        if os.environ.get("SANDBOXKIT_REQUIRE_DOCKER") and _WHERE_CI_RUNS.intersection(missing):
-            pytest.fail(problem)
-        pytest.skip(problem)
+        problem = reason("image of languages", "scripts/languages-image.sh", f"no {missing[0]}")
+        lack(problem, "DOCKER" if _WHERE_CI_RUNS.intersection(missing) else "")
     if LANGUAGES_ROOT:
         return {"image": LANGUAGES_ROOT}
     missing = [
@@ -59,7 +56,8 @@ def options_for(provider: str, language: str | Language) -> dict[str, Any]:
         if tool != "python3" and not (shutil.which(tool) or "").startswith("/usr/")
     ]
     if missing:
-        pytest.skip(f"no {missing[0]} in /usr")
+        remedy = "apt-get install them, or set SANDBOXKIT_LANGUAGES_ROOT"
+        lack(reason("compilers in /usr", remedy, missing[0]))
     return {}
 
 
