@@ -22,6 +22,8 @@ from tests.hangs import (
 )
 from tests.leftovers import MARKER, survey
 
+pytest_plugins = ["tests.skips"]
+
 __all__ = [
     "pytest_configure",
     "pytest_runtest_call",
