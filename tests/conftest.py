@@ -22,7 +22,7 @@ from tests.hangs import (
 )
 from tests.leftovers import MARKER, survey
 
-pytest_plugins = ["tests.skips"]
+pytest_plugins = ["tests.local_here", "tests.skips"]
 
 __all__ = [
     "pytest_configure",
