@@ -66,7 +66,12 @@ together = run=1; $(1) -n $(2) --max-worker-restart 0 --dist $(or $(3),loadfile)
 		SANDBOXKIT_TEST_TURN=$$run $(1) --last-failed --last-failed-no-failures none; status=$$?; \
 	done; test $$status = 0
 
-test: test-together test-alone
+# Both runs note what their tests lack; the table of all ends the output.
+SKIPS := $(CURDIR)/build/skips.tsv
+test: $(VENV)/.training
+	@mkdir -p build && rm -f $(SKIPS)
+	@status=0; SANDBOXKIT_SKIPS=$(SKIPS) $(MAKE) test-together test-alone || status=$$?; \
+		$(BIN)/python -m tests.skips $(SKIPS); exit $$status
 
 # Tests marked `nightly` take long and add little to the others; only `make nightly` runs them.
 CHOSEN ?= and not nightly

@@ -48,7 +48,9 @@ def _states(foreign: set[str]) -> Iterator[str]:
         if value := os.environ.get(variable):
             folders.append(Path(value, below))
     for folder in folders:
-        for path in folder.iterdir() if folder.is_dir() else ():
+        if not os.access(folder, os.R_OK | os.X_OK):
+            continue  # it is not there, or another user's
+        for path in folder.iterdir():
             try:
                 owner = json.loads((path / "meta.json").read_text())["tags"].get(_OWNER, "")
             except (OSError, ValueError):
