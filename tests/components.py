@@ -3,9 +3,11 @@
 The reason of each such skip is `no COMPONENT (WHY): REMEDY`. tests/skips.py counts them by component.
 """
 
+import functools
 import os
 import re
 import shutil
+import subprocess
 from typing import NoReturn
 
 import pytest
@@ -73,9 +75,21 @@ def without_root(why: str) -> str:
     return reason("root", "run the tests as root", why)
 
 
-def needs_control_group(controller: str) -> pytest.MarkDecorator:
-    """Skip a test of local without this controller of control groups."""
-    found = controller in _cgroup.available()
+def needs_mounts(why: str) -> pytest.MarkDecorator:
+    """Skip a test that mounts or makes namespaces as root, which root of a container may not."""
+    remedy = "run the tests as root of the machine, or in a container with --privileged"
+    return pytest.mark.skipif(not _can_mount(), reason=reason("mounts and namespaces", remedy, why))
+
+
+@functools.cache
+def _can_mount() -> bool:
+    command = ["unshare", "--mount", "--pid", "--fork", "true"]
+    return os.geteuid() == 0 and not subprocess.run(command, capture_output=True).returncode
+
+
+def needs_control_group(controller: str = "") -> pytest.MarkDecorator:
+    """Skip a test of local without this controller of control groups, or without any."""
+    found = controller in _cgroup.available() if controller else bool(_cgroup.available())
     return pytest.mark.skipif(not found, reason=without_control_group(controller))
 
 

@@ -13,11 +13,13 @@ import pytest
 
 from sandboxkit import Operation
 from sandboxkit.providers.local import LocalProvider
-from tests.components import reason
+from tests.components import lack, reason
 
 _REFUSAL = re.compile(
     r"SandboxStart|for sandboxes\s+cannot\s+be\s+made|the\s+sandbox\s+did\s+not\s+start"
 )
+_refused = pytest.StashKey[bool]()
+"""Whether the test was skipped for it: its clean-up may miss what was never made."""
 _REMEDY = (
     "see `sandboxkit doctor -p local`; in a container of Docker: "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
@@ -39,6 +41,12 @@ def local_problem() -> str:
     return Operation(diagnose()).result(60)
 
 
+def require_local() -> None:
+    """Skip a test that says itself that it needs local sandboxes, or fail it in CI."""
+    if problem := local_problem():
+        lack(problem, "DOCKER")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -46,7 +54,9 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and not os.environ.get("SANDBOXKIT_REQUIRE_DOCKER"):
         texts = [report.longreprtext, *(text for _, text in report.sections)]
-        if any(map(_REFUSAL.search, texts)) and (problem := local_problem()):
+        refused = item.stash.get(_refused, False) or any(map(_REFUSAL.search, texts))
+        if refused and (problem := local_problem()):
+            item.stash[_refused] = True
             report.outcome = "skipped"
             report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {problem}")
     return report

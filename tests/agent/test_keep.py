@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit.providers._agent import binary
-from tests.components import needs_root
+from tests.components import lack, needs_root, reason
 
 pytestmark = needs_root("files of several users need root")
 
@@ -98,7 +98,7 @@ def test_more_attributes_than_a_header_has_room_for_are_restored(folder: Path) -
         try:
             os.setxattr(file, "user.0", b"")
         except OSError:
-            pytest.skip("before Linux 6.6 tmpfs has no attributes of users")
+            lack(reason("Linux 6.6", "a newer kernel", "tmpfs has no attributes of users"))
         given = {f"user.{number}": os.urandom(4000) for number in range(400)}
         for name, value in given.items():
             os.setxattr(file, name, value)

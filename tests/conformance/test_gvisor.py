@@ -17,6 +17,7 @@ from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE
 from sandboxkit.testing.conformance.isolation import python
 from sandboxkit.types import SandboxSpec, SnapshotKind
+from tests.components import lack, reason
 from tests.conformance.hooks import DockerHooks, LocalHooks
 from tests.docker_here import TEST_IMAGE, require_gvisor
 
@@ -153,9 +154,8 @@ class TestLocal(LocalHooks, Gvisor):
             GvisorProvider().check(SandboxSpec())
             _gvisor.find()
         except ConfigurationError as error:
-            if "SANDBOXKIT_REQUIRE_DOCKER" in os.environ:  # CI has all
-                raise
-            pytest.skip(str(error))
+            remedy = "install runsc, and run the tests as root"
+            lack(reason("gVisor on local", remedy, str(error)), "DOCKER")
 
     def freeze(self, provider: Provider, sandbox_id: str) -> None:
         self._signal(sandbox_id, signal.SIGSTOP)

@@ -27,6 +27,7 @@ from sandboxkit import (
 )
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
+from tests.components import lack, reason
 
 # Each deletion leaves a file behind, so that another process can count them.
 PRELUDE = """
@@ -218,7 +219,7 @@ def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
         assert inside.stdout is not None
         owner = inside.stdout.readline().strip()
         if not owner:
-            pytest.skip("no pid namespaces here")
+            lack(reason("user and pid namespaces", "allow them to ordinary users"))
         assert not _owners.is_orphan(info(**{_tags.OWNER: owner}))
 
 

@@ -29,7 +29,7 @@ from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.program import FAILED, USAGE, main
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.grpo.training import StepReport, train_step
-from tests.components import needs_root
+from tests.components import needs_mounts
 from tests.grpo import tiny
 from tests.grpo.test_program import metrics
 
@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]  # torch's warnings
 
-requires_root = needs_root("mounts a small file system")
+needs_small_disk = needs_mounts("a small file system")
 STEPS = 6
 
 
@@ -87,7 +87,7 @@ def at(monkeypatch: pytest.MonkeyPatch, **does: Callable[[], object]) -> None:
     monkeypatch.setattr("sandboxkit.integrations.grpo.loop.train_step", counted)
 
 
-@requires_root
+@needs_small_disk
 def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
     folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
         assert f"{what} could not be written" in output
 
 
-@requires_root
+@needs_small_disk
 def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on(
     folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on
     assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
 
 
-@requires_root
+@needs_small_disk
 def test_an_export_is_complete_or_absent(folder: Path, run: Path) -> None:
     model = load(str(folder / "model"))
     checkpoint.export(model, None, run / "export")
@@ -140,7 +140,7 @@ def test_an_export_is_complete_or_absent(folder: Path, run: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == ["ballast", "export"]
 
 
-@requires_root
+@needs_small_disk
 def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
     files, weights = WeightFiles(str(run), "a", patience=2.0), {"w": torch.zeros(1000)}
     fill(run)

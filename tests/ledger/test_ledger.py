@@ -23,7 +23,7 @@ from sandboxkit.ledger._store import OTHER, RowKey
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import Usage
-from tests.components import needs_root
+from tests.components import needs_mounts
 from tests.ledger.conftest import Totals
 
 _SECONDS = 150.0
@@ -236,7 +236,7 @@ def test_a_locked_file_is_said_once_and_its_amounts_come_later(
     assert used().starts == 3
 
 
-@needs_root("only root mounts a small file system")
+@needs_mounts("a small file system")
 def test_a_full_disk_is_said_once_and_fails_no_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

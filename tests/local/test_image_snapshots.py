@@ -24,7 +24,7 @@ from sandboxkit import (
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
-from tests.components import needs_root
+from tests.components import needs_mounts, needs_root
 from tests.local.conftest import launched
 from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
@@ -261,6 +261,7 @@ async def test_folders_that_only_the_owner_of_an_image_may_read_stay_the_images(
     await removed(provider)
 
 
+@needs_mounts("an overlay")
 async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_with_the_remedy(
     state: Path, image: str, tmp_path: Path
 ) -> None:

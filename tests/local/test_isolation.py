@@ -11,6 +11,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.local import LocalProvider, _bwrap
 from sandboxkit.providers.local._arguments import NO_TIME_WAIT
 from tests.local.conftest import Box, launched, make
+from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio
 
@@ -234,6 +235,7 @@ async def test_python_and_python3_both_work(box: Box) -> None:
 
 async def test_a_read_only_proc_sys_does_not_stop_a_start() -> None:
     """A container of Docker's has one, and a sandbox that is reset starts there all the same."""
+    require_local()
     namespaces = ("--unshare-user", "--unshare-net", "--dev-bind", "/", "/")
     read_only = ("--ro-bind", "/proc/sys", "/proc/sys")
     done = await anyio.run_process(

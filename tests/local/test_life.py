@@ -22,6 +22,7 @@ from sandboxkit.errors import (
 from sandboxkit.providers.local import LocalProvider, _state
 from sandboxkit.types import Command, SandboxSpec
 from tests.local.conftest import Run, client, groups_of, make, until_gone
+from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio
 
@@ -264,6 +265,7 @@ async def test_a_pid_that_was_used_again_is_not_alive() -> None:
 
 
 async def test_diagnosis_says_that_it_works(provider: LocalProvider) -> None:
+    require_local()
     found = await provider.diagnose()
     assert found.available
     assert "bwrap" in found.detail

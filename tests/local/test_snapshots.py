@@ -22,7 +22,7 @@ from sandboxkit import (
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
-from tests.components import needs_root
+from tests.components import needs_mounts, needs_root
 from tests.local.conftest import client
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -139,6 +139,7 @@ async def test_a_fork_has_the_limits_of_a_fresh_sandbox(session: Session) -> Non
         await fork.stop()
 
 
+@needs_mounts("a small file system")
 async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +207,7 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
             await sandbox.snapshot()
 
 
+@needs_mounts("a small file system")
 async def test_the_limit_counts_whole_blocks_and_inodes(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

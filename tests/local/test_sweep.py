@@ -13,12 +13,12 @@ import pytest
 from sandboxkit.errors import CapacityError, SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.types import SandboxSpec
-from tests.components import needs_root
+from tests.components import needs_control_group, needs_mounts
 from tests.local.conftest import Box, client, groups_of, make, until_gone
 
 pytestmark = pytest.mark.anyio
-needs_groups = pytest.mark.skipif(not _cgroup.available(), reason="no control groups")
-needs_root = needs_root("only root makes a pid namespace")
+needs_groups = needs_control_group()
+needs_namespace = needs_mounts("a pid namespace")
 
 
 def nobodys(sandbox_id: str) -> bool:
@@ -122,7 +122,7 @@ async def elsewhere(state: Path) -> AsyncIterator[str]:
     await anyio.to_thread.run_sync(other.communicate, "end\n")
 
 
-@needs_root
+@needs_namespace
 async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
     provider: LocalProvider, elsewhere: str
 ) -> None:
@@ -131,7 +131,7 @@ async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
     assert [info.id async for info in provider.list({})] == [elsewhere]
 
 
-@needs_root
+@needs_namespace
 async def test_another_pid_namespaces_sandbox_is_gone_after_delete(
     provider: LocalProvider, elsewhere: str, state: Path
 ) -> None:
@@ -141,7 +141,7 @@ async def test_another_pid_namespaces_sandbox_is_gone_after_delete(
     await until_gone([state / elsewhere, *groups])
 
 
-@needs_root
+@needs_namespace
 async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
     provider: LocalProvider, state: Path
 ) -> None:
@@ -291,7 +291,7 @@ def full_disk(state: Path) -> Iterator[Callable[[], None]]:
     subprocess.run(["umount", "--lazy", str(state)], check=True)
 
 
-@needs_root
+@needs_namespace
 async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(
     full_disk: Callable[[], None], state: Path
 ) -> None:
