@@ -56,8 +56,9 @@ def table(file: Path) -> Iterator[str]:
     tests = {tuple(line.split("\t")) for line in file.read_text().splitlines()}
     counts = Counter((component, remedy) for _, component, remedy in tests)
     if counts:
+        found = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         rows = [("tests", "without", "how to get it")]
-        rows += [(str(n), component, remedy) for (component, remedy), n in counts.most_common()]
+        rows += [(str(n), component, remedy) for (component, remedy), n in found]
         width = max(len(row[1]) for row in rows)
         for number, component, remedy in rows:
             yield f"{number:>6}  {component:{width}}  {remedy}"

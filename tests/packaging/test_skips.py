@@ -1,0 +1,119 @@
+"""A test without what it needs is skipped and counted by component; a bare machine can be tried on any other."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.components import parsed, reason
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = """
+import pytest
+from tests.components import lack, reason, require_program
+
+@pytest.mark.parametrize("n", range(3))
+def test_daemon(n):
+    lack(reason("daemon", "start it", f"answer {n}"), "DOCKER")
+
+def test_program():
+    require_program("no-such-program")
+
+def test_another_cause():
+    pytest.skip("the kernel is small")
+
+def test_start():
+    raise RuntimeError("the sandbox did not start: no namespace")
+"""
+MODULE = 'import pytest\npytest.skip("no framework (x): make it", allow_module_level=True)\n'
+
+
+def run(folder: Path, *options: str, **env: str) -> str:
+    (folder / "test_cases.py").write_text(CASES)
+    (folder / "test_module.py").write_text(MODULE)
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
+    command += [
+        "-p",
+        "xdist.plugin",
+        "-p",
+        "tests.skips",
+        "-p",
+        "tests.local_here",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("SANDBOXKIT_")}
+    done = subprocess.run(
+        [*command, str(folder)],
+        cwd=ROOT,
+        env=kept | {"PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_the_table_counts_each_component_and_no_other_cause(tmp_path: Path, processes: str) -> None:
+    lines = run(tmp_path, "-n", processes).splitlines()
+    start = next(n for n, line in enumerate(lines) if "skipped for want of" in line)
+    assert lines[start + 1 : start + 5] == [
+        " tests  without          how to get it",
+        "     3  daemon           start it",
+        "     1  framework        make it",
+        "     1  no-such-program  apt-get install no-such-program",
+    ]
+
+
+def test_several_runs_have_one_table(tmp_path: Path) -> None:
+    file = tmp_path / "skips.tsv"
+    for _ in range(2):  # a test that is run again counts once
+        assert "skipped for want of" not in run(tmp_path, SANDBOXKIT_SKIPS=str(file))
+    command = [sys.executable, "-m", "tests.skips", str(file)]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "     3  daemon           start it\n" in shown
+
+
+def test_what_ci_requires_fails_without_it(tmp_path: Path) -> None:
+    shown = run(tmp_path, SANDBOXKIT_REQUIRE_DOCKER="1")
+    assert "5 failed, 2 skipped" in shown, shown
+
+
+def test_a_start_that_fails_where_sandboxes_start_is_a_failure(tmp_path: Path) -> None:
+    shown = run(tmp_path, "-k", "test_start")
+    assert "1 failed" in shown, shown
+
+
+def test_a_start_that_fails_where_none_starts_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "from tests import local_here\n"
+        "local_here.local_problem = lambda: 'no local sandboxes (why): allow them'\n"
+    )
+    shown = run(tmp_path, "-k", "test_start")
+    assert "     1  local sandboxes  allow them\n" in shown, shown
+
+
+def test_only_the_form_of_components_is_counted() -> None:
+    skip = reason("thing", "get it", "several\nlines: (x)")
+    assert parsed(f"Skipped: {skip}") == ("thing", "get it")
+    assert parsed("no thing") is None
+    assert parsed("gVisor has no raw sockets: see there") is None
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_bare_machine_has_git_make_and_python_and_no_more(user: int) -> None:
+    script = (
+        'for each; do command -v "$each" >/dev/null && printf "%s " "$each"; done; echo; exit 7'
+    )
+    kept = [each for each in ("git", "make", "python3", "sh", "awk") if shutil.which(each)]
+    names = [*kept, "docker", "runsc", "gcc", "skopeo", "newuidmap"]
+    command = [str(ROOT / "scripts" / "bare.sh"), "sh", "-c", script, "sh", *names]
+    if user and os.geteuid() == 0:
+        command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *command]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout.split(), done.returncode) == (kept, 7), done.stderr
