@@ -8,10 +8,17 @@ from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance.silence import SilenceConformance
 from tests.conformance.hooks import LocalHooks
+from tests.local_here import require_local
 
 
 class _Local(LocalHooks):
     spec = "sandboxkit.providers.local:LocalProvider"
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def here(cls) -> None:
+        """Skip the contract where no local sandbox can start."""
+        require_local()
 
     @classmethod
     def make_provider(cls) -> Provider:

@@ -8,6 +8,8 @@ from tempfile import gettempdir
 
 import pytest
 
+from tests.local_here import require_local
+
 PRELUDE = """
 import asyncio, atexit, contextlib, os, sys, threading, time
 early = contextlib.ExitStack()
@@ -105,6 +107,8 @@ def run(body: str, provider: str = "fake", folder: str = "") -> "subprocess.Comp
     ids=["generator", "finalizer", "early-local", "early", "late", "handler", "callback"],
 )
 def test_objects_closed_late_find_everything_closed(body: str, provider: str, ends: str) -> None:
+    if provider == "local":
+        require_local()
     done = run(body, provider)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["begun", *ends.split()]

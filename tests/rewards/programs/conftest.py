@@ -14,6 +14,7 @@ from sandboxkit.integrations.rewards import Verdict, grading_session
 from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
 from tests.components import lack, reason
 from tests.docker_here import require_docker
+from tests.local_here import require_local
 
 LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
 LANGUAGES_ROOT = os.environ.get("SANDBOXKIT_LANGUAGES_ROOT")
@@ -48,6 +49,7 @@ def options_for(provider: str, language: str | Language) -> dict[str, Any]:
             return {"image": LANGUAGES_IMAGE}
         problem = reason("image of languages", "scripts/languages-image.sh", f"no {missing[0]}")
         lack(problem, "DOCKER" if _WHERE_CI_RUNS.intersection(missing) else "")
+    require_local()
     if LANGUAGES_ROOT:
         return {"image": LANGUAGES_ROOT}
     missing = [
