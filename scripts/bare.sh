@@ -36,25 +36,33 @@ hide() {
   local layers=$bare/layers
   mkdir "$layers"
   mount -t tmpfs bare "$layers"
-  mkdir "$layers/upper" "$layers/work"
+  mkdir "$layers/upper" "$layers/work" "$layers/run"
   mount -t overlay -o "lowerdir=/usr,upperdir=$layers/upper,workdir=$layers/work" bare /usr
-  umount --lazy "$layers" # the overlay keeps it
   printf '%s\n' "${programs[@]}" | grep -vxF "$(printf '%s\n' "$@")" | xargs -d '\n' rm -f
-  for path in /run/docker.sock /run/containerd/containerd.sock; do
-    [[ ! -e $path ]] || mount --bind /dev/null "$path"
+  for path in /run/*; do
+    case "$path" in /run/docker* | /run/containerd*) continue ;; esac
+    if [[ -L $path ]]; then
+      cp -P "$path" "$layers/run"
+      continue
+    elif [[ -d $path ]]; then mkdir "$layers$path"; else : >"$layers$path"; fi
+    mount --rbind "$path" "$layers$path"
   done
+  mount --rbind "$layers/run" /run
+  umount --lazy "$layers" # what lies on it stays
   [[ ! -d /var/lib/sbk-kube ]] || mount --bind "$bare/empty" /var/lib/sbk-kube
 }
 
 mapfile -t found < <(kept)
-if [[ -n ${SANDBOXKIT_BARE:-} ]]; then
+namespace=${SANDBOXKIT_BARE:-}
+unset "${!SANDBOXKIT_@}" "${!DOCKER_@}" "${!XDG_@}" KUBECONFIG PYENV_ROOT VIRTUAL_ENV
+if [[ $namespace ]]; then
   hide "${found[@]}"
   PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 else
+  export DOCKER_HOST=unix://$bare/empty/docker.sock SANDBOXKIT_KUBE_DIR=$bare/empty
   mkdir "$bare/bin"
   ln -st "$bare/bin" "${found[@]}"
   PATH=$bare/bin
 fi
-unset "${!SANDBOXKIT_@}" "${!XDG_@}" KUBECONFIG PYENV_ROOT VIRTUAL_ENV
-export PATH HOME=$bare/home DOCKER_HOST=unix://$bare/empty/docker.sock SANDBOXKIT_KUBE_DIR=$bare/empty
+export PATH HOME=$bare/home
 "$@"
