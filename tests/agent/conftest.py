@@ -18,6 +18,7 @@ from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
+from tests import process_list
 from tests.components import require_root
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
@@ -125,14 +126,10 @@ class Box:
 
     async def processes(self) -> list[str]:
         """The command lines of everything alive but the agent, its reapers and what asks."""
-        lines = (
-            (await self.exec("ps", "-wweo", "pid=,ppid=,stat=,args=")).stdout.decode().splitlines()
-        )
-        living = [line.split(None, 3) for line in lines]
         return [
-            args
-            for pid, _, stat, args in living
-            if pid != "1" and stat[0] != "Z" and "ps -wweo" not in args and AGENT not in args
+            each.args
+            for each in process_list.parse((await self.exec(*process_list.COMMAND)).stdout)
+            if each.pid != 1 and each.state != "Z" and AGENT not in each.args
         ]
 
     async def settled(self, *lines: str) -> None:

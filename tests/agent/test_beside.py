@@ -17,6 +17,7 @@ from sandboxkit.errors import (
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers._hosted import install
 from sandboxkit.types import Command, SandboxSpec
+from tests import process_list
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines, Program
 from tests.components import needs_root
@@ -46,6 +47,13 @@ async def sh(machines: Machines, sandbox_id: str, script: str, **options: object
     run.exit = await machines.exec(sandbox_id, command, run.output)
     run.status = run.exit.status
     return run
+
+
+async def listed(machines: Machines, sandbox_id: str) -> list[process_list.Listed]:
+    """The machine's processes."""
+    return process_list.parse(
+        await output_of(await machines.program(sandbox_id, *process_list.COMMAND))
+    )
 
 
 async def output_of(program: Program) -> bytes:
@@ -91,9 +99,9 @@ async def test_a_kill_ends_the_whole_command_and_no_other(
             await anyio.sleep(0.3)
             group.cancel_scope.cancel()
     assert not scope.cancelled_caught
-    living = await output_of(await machines.program(sandbox_id, "ps", "-eo", "args="))
-    assert b"sleep 987" in living
-    assert b"sleep 98" not in living.replace(b"sleep 987", b"")
+    living = " ".join(each.args for each in await listed(machines, sandbox_id))
+    assert "sleep 987" in living
+    assert "sleep 98" not in living.replace("sleep 987", "")
     assert (await sh(machines, sandbox_id, "echo still")).stdout == b"still\n"
     await neighbour.aclose()
 
@@ -216,9 +224,7 @@ async def test_another_process_reuses_the_running_agent(machines: Machines) -> N
     outside = await _outside(machines, sandbox_id, pid)
     os.kill(outside, signal.SIGKILL)
     with anyio.fail_after(60):
-        while b"-beside" in (
-            await output_of(await machines.program(sandbox_id, "ps", "-eo", "args="))
-        ):
+        while any("-beside" in each.args for each in await listed(machines, sandbox_id)):
             await anyio.sleep(0.01)
     unknown = Machines()
     unknown.processes, unknown.programs = machines.processes, machines.programs
@@ -386,7 +392,4 @@ async def test_root_keeps_the_rights_that_the_vendor_gives(machines: Machines) -
 async def test_the_agent_is_not_a_child_of_the_starting_call(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     pid = await agent_of(machines, sandbox_id)
-    parent = await output_of(
-        await machines.program(sandbox_id, "ps", "-o", "ppid=", "-p", str(pid))
-    )
-    assert parent.split() == [b"1"]
+    assert [each.parent for each in await listed(machines, sandbox_id) if each.pid == pid] == [1]

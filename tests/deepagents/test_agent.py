@@ -14,6 +14,7 @@ from langchain_core.runnables import Runnable
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
 from sandboxkit.integrations.deepagents import SandboxkitBackend
+from tests import process_list
 
 
 class Scripted(GenericFakeChatModel):
@@ -111,7 +112,7 @@ def test_the_end_of_the_sandbox_is_no_answer_to_the_model(sandbox: Sandbox) -> N
 
     async def run() -> None:
         work = asyncio.create_task(made.ainvoke(TASK))
-        while b"sleep 60" not in (await sandbox.exec(["ps", "axo", "args"])).stdout_bytes:
+        while "sleep 60" not in (await sandbox.exec(process_list.COMMAND)).stdout:
             await asyncio.sleep(0.05)
         await sandbox.stop()
         await work

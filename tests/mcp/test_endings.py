@@ -12,6 +12,7 @@ import pytest
 from sandboxkit import Sandbox
 from tests.docker_here import require_docker
 from tests.mcp.conftest import COMMAND, by_hand, call, send
+from tests.process_list import processes
 
 _SECONDS = 120.0
 
@@ -97,10 +98,7 @@ def test_options_are_checked_before_a_client_is_served() -> None:
 
 
 def _children(pid: int) -> list[str]:
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True
-    )
-    return listed.stdout.split()
+    return [str(each.pid) for each in processes() if each.parent == pid]
 
 
 def _soon(true: Callable[[], bool]) -> bool:

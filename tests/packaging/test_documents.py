@@ -18,6 +18,7 @@ from sandboxkit.cli import build_parser
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import until
 from tests.packaging.test_surface import tracked
+from tests.process_list import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [path for path in tracked("*.md") if "NOTICE" not in path.name]
@@ -237,8 +238,7 @@ def test_the_provider_of_the_guide_kills_whole_trees(
             process.result()
 
         def runs() -> bool:
-            listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, check=True)
-            return f"\n{marker}\n".encode() in listed.stdout
+            return any(each.args == marker for each in processes())
 
         # The kernel ends the processes of a namespace after its first one.
         until(lambda: not runs(), "the whole tree is dead", 60)
