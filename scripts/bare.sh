@@ -59,7 +59,7 @@ if [[ $namespace ]]; then
   hide "${found[@]}"
   PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 else
-  export DOCKER_HOST=unix://$bare/empty/docker.sock SANDBOXKIT_KUBE_DIR=$bare/empty
+  export SANDBOXKIT_KUBE_DIR=$bare/empty
   mkdir "$bare/bin"
   ln -st "$bare/bin" "${found[@]}"
   PATH=$bare/bin

@@ -9,10 +9,11 @@ import functools
 import os
 import re
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
+import anyio
 import pytest
 
-from sandboxkit import Operation
 from sandboxkit.providers.local import _cgroup, _doctor
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.types import SandboxSpec
@@ -37,7 +38,8 @@ def local_problem() -> str:
     async def start(spec: SandboxSpec) -> None:
         """Start nothing: doctor's own start is one with gVisor."""
 
-    found = Operation(_doctor.diagnose(HostUser(), start)).result(60)
+    with ThreadPoolExecutor(1) as pool:  # the thread of a test may have an event loop that runs
+        found = pool.submit(anyio.run, _doctor.diagnose, HostUser(), start).result()
     return "" if found.available else reason("local sandboxes", _REMEDY, found.detail)
 
 

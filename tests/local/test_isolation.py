@@ -10,6 +10,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.local import LocalProvider, _bwrap
 from sandboxkit.providers.local._arguments import NO_TIME_WAIT
+from tests.components import needs_root
 from tests.local.conftest import Box, launched, make
 from tests.local_here import require_local
 
@@ -187,6 +188,7 @@ async def test_environment_of_the_host_does_not_leak(
     assert "LANG=C.UTF-8" in lines
 
 
+@needs_root("it reads a process that is not its own")
 async def test_descriptors_of_the_host_do_not_leak(provider: LocalProvider, tmp_path: Path) -> None:
     with open(tmp_path / "secret", "w") as file:
         os.set_inheritable(file.fileno(), True)

@@ -21,6 +21,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers.local import LocalProvider, _state
 from sandboxkit.types import Command, SandboxSpec
+from tests.components import needs_root
 from tests.local.conftest import Run, client, groups_of, make, until_gone
 from tests.local_here import require_local
 
@@ -118,6 +119,7 @@ async def test_lifetime_ends_the_sandbox_and_its_remains_go(
     await until_gone(gone)
 
 
+@needs_root("it reads a process that is not its own")
 async def test_secrets_and_environment_are_not_in_the_state_folder(
     provider: LocalProvider, state: Path
 ) -> None:
