@@ -1,8 +1,10 @@
 """A real agent as PID 1 of a process namespace of this machine, without a sandbox around it."""
 
 import asyncio
+import functools
 import os
 import socket
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -19,13 +21,21 @@ from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
 from tests import process_list
-from tests.components import require_root
+from tests.components import lack, reason, require_root
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid() != 0:
     NAMESPACE.append("--map-root-user")
 AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
+
+
+@functools.cache
+def namespace_problem() -> str:
+    """Return why this machine starts nothing in a namespace of processes; an empty string if it does."""
+    done = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True)
+    remedy = "allow user namespaces, or run the tests as root of the machine"
+    return reason("namespaces of processes", remedy, done.stderr) if done.returncode else ""
 
 
 class NamespaceProvider(AgentProvider[Instance]):
@@ -141,6 +151,8 @@ class Box:
 
 @pytest.fixture
 async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
+    if problem := namespace_problem():
+        lack(problem, "DOCKER")
     with tempfile.TemporaryDirectory(prefix="agent-test-") as folder:
         os.chmod(folder, 0o755)
         provider = NamespaceProvider(Path(folder))

@@ -20,11 +20,11 @@ from sandboxkit.types import Command, SandboxSpec
 from tests import process_list
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines, Program
-from tests.components import needs_root
+from tests.components import needs_mounts
 
 pytestmark = [
     pytest.mark.anyio,
-    needs_root("machines with users of their own need root"),
+    needs_mounts("machines with users of their own"),
 ]
 
 # Folders of the machine's own, so that the tests' machines share no agent.

@@ -12,11 +12,11 @@ from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.machines import Machines
-from tests.components import needs_root
+from tests.components import needs_mounts
 
 pytestmark = [
     pytest.mark.anyio,
-    needs_root("machines with users of their own need root"),
+    needs_mounts("machines with users of their own"),
 ]
 
 _OWN = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm && mount -t tmpfs none /root"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit.providers._agent import binary
-from tests.components import lack, needs_root, reason
+from tests.components import lack, needs_mounts, needs_root, reason
 
 pytestmark = needs_root("files of several users need root")
 
@@ -87,6 +87,7 @@ def test_long_lists_of_names_odd_attributes_and_many_hard_links_are_restored(fol
     assert all((place / f"link-{each}").stat().st_nlink == 2 for each in range(3 * _FILES))
 
 
+@needs_mounts("a file system with room for attributes")
 def test_more_attributes_than_a_header_has_room_for_are_restored(folder: Path) -> None:
     place = folder / "place"
     place.mkdir()

@@ -14,11 +14,11 @@ from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.types import SandboxSpec
 from tests.agent.conftest import NAMESPACE, Box, NamespaceProvider, Run
-from tests.components import needs_root
+from tests.components import needs_mounts
 
 pytestmark = [
     pytest.mark.anyio,
-    needs_root("only root may come from outside"),
+    needs_mounts("programs from outside"),
 ]
 
 

@@ -5,11 +5,11 @@ import pytest
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import Run
 from tests.agent.of_a_user import IMAGE, USER, OfAUser
-from tests.components import needs_root
+from tests.components import needs_mounts
 
 pytestmark = [
     pytest.mark.anyio,
-    needs_root("machines with users of their own need root"),
+    needs_mounts("machines with users of their own"),
 ]
 
 _ATTACH = """

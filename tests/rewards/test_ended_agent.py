@@ -7,11 +7,11 @@ import pytest
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
 from tests.agent.machines import Machines
-from tests.components import needs_root
+from tests.components import needs_mounts
 
 pytestmark = [
     pytest.mark.timeout(280),
-    needs_root("machines with folders of their own need root"),
+    needs_mounts("machines with folders of their own"),
 ]
 
 OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm"
