@@ -9,7 +9,7 @@ from mcp_types import ImageContent
 from sandboxkit import Sandbox
 from tests.mcp.conftest import connected, text
 
-PS = {"command": "ps axo args"}
+PS = {"command": "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"}
 pytestmark = pytest.mark.anyio
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
