@@ -84,6 +84,8 @@ async def test_other_tasks_run_between_the_turns_of_data_that_the_kernel_takes_a
     try:
         ours.setsockopt(socket.SOL_SOCKET, 32, 16 * MIB)  # SO_SNDBUFFORCE
     except PermissionError:
+        ours.close()
+        agent.close()
         lack(without_root("only root can enlarge the buffer of a socket"))
     agent.send(of_the_agent(WELCOME))
     client = await AgentClient.start(UnixStream(ours), requests.hello(None))

@@ -196,7 +196,7 @@ def test_a_sandbox_of_a_pool_is_charged_once_to_its_tags(used: Totals) -> None:
     with Session("local", tags="run:42", pool=1, reuse="reset", profile="strict") as session:
         for _ in range(4):
             until(lambda: session.pool_stats().ready > 0, "a sandbox is ready", _SECONDS)
-            session.run_python("sum(range(3 * 10 ** 6))").result(_SECONDS)
+            session.run_python("sum(range(10 ** 7))").result(_SECONDS)
         reset = session.pool_stats().reset
     found = used(run="42")
     assert reset > 0
