@@ -32,7 +32,7 @@ _SEEN = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 def firewall() -> None:
     """This machine's, which has to see what crosses the bridge."""
     require_root("iptables is for root")
-    require_program("iptables", "KUBERNETES")
+    require_program("iptables", "")
     if not _SEEN.exists() or _SEEN.read_text().strip() != "1":
         pytest.skip("this machine's firewall does not see what crosses a bridge")
     if not Path(f"/sys/class/net/{_BRIDGE}").exists():
