@@ -68,11 +68,12 @@ async def output_of(program: Program) -> bytes:
 
 async def agent_of(machines: Machines, sandbox_id: str) -> int:
     """Its number inside."""
-    found = await output_of(
-        await machines.program(sandbox_id, "pgrep", "-f", "^sandboxkit-agent -beside")
-    )
     # Its reapers share its memory, command line and all: it is the first.
-    return int(found.split()[0])
+    return min(
+        each.pid
+        for each in await listed(machines, sandbox_id)
+        if each.args.startswith("sandboxkit-agent -beside")
+    )
 
 
 @pytest.mark.parametrize("user", ["nobody", None])
@@ -109,7 +110,7 @@ async def test_a_kill_ends_the_whole_command_and_no_other(
 async def test_background_processes_outlive_their_command(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
     await sh(machines, sandbox_id, "sleep 977 >/dev/null 2>&1 &")
-    assert (await sh(machines, sandbox_id, "pgrep -f 'sleep 977' | wc -l")).stdout.strip() != b"0"
+    assert any("sleep 977" in each.args for each in await listed(machines, sandbox_id))
 
 
 async def test_commands_continue_after_the_link_breaks(machines: Machines, tmp_path: Path) -> None:
@@ -134,7 +135,8 @@ async def test_commands_continue_after_the_link_breaks(machines: Machines, tmp_p
 
 async def test_a_command_that_kills_the_agent_has_ended_its_sandbox(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
-    script = "kill -9 $(pgrep -f '^sandboxkit-agent -beside'); sleep 60"
+    agents = "grep -lx 'sandboxkit-agen' /proc/[0-9]*/comm"
+    script = f"kill -9 $({agents} | cut -d / -f 3); sleep 60"
     for attempt in (script, "true"):
         with anyio.fail_after(60), pytest.raises(SandboxTerminatedError) as caught:
             await sh(machines, sandbox_id, attempt)
@@ -177,7 +179,7 @@ async def test_a_machine_that_is_gone_has_ended(machines: Machines) -> None:
 async def test_a_process_with_the_name_of_a_dead_agent_gets_no_data(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp", user="nobody"))
     pid = await agent_of(machines, sandbox_id)
-    await output_of(await machines.program(sandbox_id, "kill", "-9", str(pid)))
+    await output_of(await machines.program(sandbox_id, "sh", "-c", f"kill -9 {pid}"))
     listen = (
         "import socket, time\ns = socket.socket(socket.AF_UNIX)\n"
         # The killed agent has its name until it has ended.
@@ -308,6 +310,12 @@ async def test_a_head_that_reads_ahead_loses_no_bytes(
         assert (await sh(machines, sandbox_id, "echo ok")).stdout == b"ok\n"
     finally:
         await machines.delete(sandbox_id)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's home, whoever's the tests have."""
+    monkeypatch.setenv("HOME", "/root")
 
 
 NOEXEC = "for d in /usr/local/bin /root /dev/shm; do mount -t tmpfs -o noexec none $d; done"

@@ -13,6 +13,7 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
+from tests.components import require_program
 from tests.daytona.test_faults import outcome
 from tests.daytona.test_stream import eventually
 from tests.emulators._server import Server
@@ -112,6 +113,7 @@ def test_pings_are_answered_while_nothing_runs(server: Server, session: Session)
 
 
 def test_a_kill_over_a_connection_that_breaks(server: Server, sandbox: Sandbox) -> None:
+    require_program("pgrep")
     process: Process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=3)
     assert next(iter(process.stdout.lines())) == "up"
     server.break_connections()
@@ -141,6 +143,7 @@ def test_a_sandbox_that_ends_while_nothing_runs(server: Server, sandbox: Sandbox
 
 
 def test_a_program_that_ends_the_agent_is_scored(server: Server, sandbox: Sandbox) -> None:
+    require_program("pgrep")
     script = "kill -9 $(pgrep -f 'sandboxkit-agent.*besid[e]'); sleep 1000"
     error = outcome(sandbox.exec(["sh", "-c", script]), 60)
     assert isinstance(error, SandboxTerminatedError)
@@ -150,6 +153,7 @@ def test_a_program_that_ends_the_agent_is_scored(server: Server, sandbox: Sandbo
 def test_a_program_that_ends_the_daemon_is_scored(
     server: Server, sandbox: Sandbox, signal: int
 ) -> None:
+    require_program("pgrep")
     script = f"kill -{signal} $(pgrep -f '[p]ython3 -I -S'); sleep 1000"
     error = outcome(sandbox.exec(["sh", "-c", script]), 60)
     assert isinstance(error, SandboxTerminatedError)

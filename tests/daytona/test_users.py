@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import ConfigurationError, SandboxStartError, SandboxTerminatedError, Session
+from tests.components import require_program
 from tests.daytona.server import emulator
 from tests.docker_here import require_docker
 from tests.emulators._server import Server
@@ -37,6 +38,7 @@ def test_a_workdir_that_cannot_be_made_names_user_and_folder(sessions: Session) 
 
 
 def test_a_program_that_ends_the_daemon_of_its_user_is_scored(sessions: Session) -> None:
+    require_program("pgrep")
     with sessions.sandbox() as sandbox:
         script = "kill -15 $(pgrep -f '[p]ython3 -I -S'); sleep 1000"
         with pytest.raises(SandboxTerminatedError) as raised:
@@ -53,6 +55,7 @@ def test_a_user_is_honoured_with_an_image_of_a_registry(sessions: Session, user:
 
 
 def test_strict_commands_run_as_a_user_without_files(sessions: Session) -> None:
+    require_program("pgrep")
     with sessions.sandbox(image="python:3.12", profile="strict") as sandbox:
         script = "id -u; touch /usr/x /home/daytona/x /workspace/x; kill -15 $(pgrep -f '[p]ython3 -I -S')"
         reply = sandbox.exec(["sh", "-c", script]).result(60)

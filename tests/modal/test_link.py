@@ -14,6 +14,7 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
+from tests.components import require_program
 from tests.emulators.modal.client import ModalEmulator
 from tests.modal.test_faults import FEW, each_with
 
@@ -188,6 +189,7 @@ def test_a_sandbox_that_ends_under_a_command(emulator: ModalEmulator, sandbox: S
 
 
 def test_the_keeper_ignores_what_a_command_sends_it(sandbox: Sandbox) -> None:
+    require_program("pgrep")
     script = """
     keeper=$(pgrep -o -f '[w]hile :; do sleep 3600') || exit 1
     for n in $(seq 1 64); do case $n in 9|17|19|32|33) ;; *) kill -$n $keeper ;; esac; done

@@ -21,6 +21,7 @@ from agents.sandbox.types import User
 
 from sandboxkit import SandboxTerminatedError, Session
 from sandboxkit.integrations.openai_agents import SandboxkitClient, SandboxkitSession
+from tests.components import require_program
 from tests.docker_here import require_docker
 from tests.openai_agents.conftest import data, outcome
 
@@ -115,6 +116,7 @@ async def test_a_command_in_the_background_keeps_its_newest_output(
 async def test_a_command_without_a_terminal_takes_no_input_and_is_killed_with_the_rest(
     sandbox: SandboxSession,
 ) -> None:
+    require_program("pgrep")
     update = await sandbox.pty_exec_start("sleep 600 & exec sleep 600", yield_time_s=0)
     number = update.process_id
     assert number is not None

@@ -119,9 +119,9 @@ async def test_a_script_past_its_time_runs_until_it_is_stopped(
     assert "still running" in await bash(tools, "")
     assert "[exit status 130]" in await bash(tools, "C-c")
     tools.bash._timeout = 60.0
-    assert await bash(tools, "pwd; cat /proc/[0-9]*/cmdline | grep -ac '[s]leep.601'") == (
-        "/tmp\n0\n\n[exit status 1]"
-    )
+    assert await bash(
+        tools, "pwd; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 601'"
+    ) == ("/tmp\n0\n\n[exit status 1]")
     assert "no script is running" in await bash(tools, "C-c")
     assert "no script is running" in await bash(tools, "yes", as_input=True)
 
