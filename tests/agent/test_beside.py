@@ -135,7 +135,7 @@ async def test_commands_continue_after_the_link_breaks(machines: Machines, tmp_p
 
 async def test_a_command_that_kills_the_agent_has_ended_its_sandbox(machines: Machines) -> None:
     sandbox_id = await machines.create(SandboxSpec(workdir="/tmp"))
-    agents = "grep -lx 'sandboxkit-agen' /proc/[0-9]*/comm"
+    agents = "grep -ls '^sandboxkit-agent' /proc/[0-9]*/cmdline"
     script = f"kill -9 $({agents} | cut -d / -f 3); sleep 60"
     for attempt in (script, "true"):
         with anyio.fail_after(60), pytest.raises(SandboxTerminatedError) as caught:
