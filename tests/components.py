@@ -14,7 +14,12 @@ import pytest
 
 from sandboxkit.providers.local import _cgroup
 
-_PACKAGES = {"cc": "build-essential", "newuidmap": "uidmap", "pgrep": "procps"}
+_PACKAGES = {
+    "cc": "build-essential",
+    "g++": "build-essential",
+    "newuidmap": "uidmap",
+    "pgrep": "procps",
+}
 """Debian's packages of programs that have another name."""
 _REASON = re.compile(r"(?:Skipped: )?no (.+?)(?: \(.*\))?: (.+)", re.DOTALL)
 

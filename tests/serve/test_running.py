@@ -8,6 +8,7 @@ import pytest
 
 from sandboxkit.integrations.rewards.programs import LANGUAGES
 from sandboxkit.testing.conformance._base import until
+from tests.components import needs_program
 from tests.serve.conftest import Serve
 from tests.serve.graders import Hanging, Mortal
 
@@ -109,6 +110,7 @@ int main() {
 
 
 @pytest.mark.parametrize(("stdin", "status"), [("!", "Success"), ("?", "Failed")])
+@needs_program("g++")
 def test_a_compiled_program_has_a_result_of_its_compiler(
     local: str, http: httpx.Client, stdin: str, status: str
 ) -> None:
@@ -122,6 +124,7 @@ def test_a_compiled_program_has_a_result_of_its_compiler(
     assert answer["run_result"]["stdout"] == f"hi{stdin}\n"
 
 
+@needs_program("g++")
 def test_a_program_that_does_not_compile_is_not_run(local: str, http: httpx.Client) -> None:
     body = {"code": "int main( {", "language": "cpp"}
     answer = http.post(f"{local}/run_code", json=body).json()
@@ -133,6 +136,7 @@ def test_a_program_that_does_not_compile_is_not_run(local: str, http: httpx.Clie
     assert (own["outcome"], own["compiler"]["returncode"]) == ("compile_error", 1)
 
 
+@needs_program("g++")
 def test_a_compiler_that_takes_too_long_is_told_from_one_that_refuses(
     local: str, http: httpx.Client
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_compiler_that_takes_too_long_is_told_from_one_that_refuses(
     assert answer["compile_result"]["status"] == "TimeLimitExceeded", answer
 
 
+@needs_program("g++")
 def test_a_compiled_program_past_its_time_says_so(local: str, http: httpx.Client) -> None:
     body = {"code": "int main() { for (;;); }", "language": "c", "run_timeout": 1}
     answer = http.post(f"{local}/run_code", json=body).json()
