@@ -54,7 +54,7 @@ async def run(
                 feeding.cancel()
                 for source in sources:
                     source.finish()
-        except* Exception as errors:  # noqa: BLE001 - the caller's input or output may raise anything
+        except ExceptionGroup as errors:  # what `except*` raises is a group before Python 3.11.4
             raise errors.exceptions[0] from None
         finally:
             if usage is None:

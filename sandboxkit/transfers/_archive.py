@@ -157,7 +157,7 @@ async def unpack(
                         await send.send(chunk)
                     except anyio.BrokenResourceError:
                         break  # the extractor is done; only padding follows
-    except* Exception as errors:  # noqa: BLE001 - unwrapped and raised again
+    except ExceptionGroup as errors:  # what `except*` raises is a group before Python 3.11.4
         raise leaf_of(errors) from None
     return result[0]
 
