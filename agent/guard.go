@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -29,6 +30,7 @@ var seccompCall = map[string]uintptr{"amd64": 317, "arm64": 277}
 
 const (
 	bpfLoad    = 0x20
+	bpfAnd     = 0x54
 	bpfEqual   = 0x15
 	bpfGreater = 0x25
 	bpfAtLeast = 0x35
@@ -108,18 +110,26 @@ func guardLimits(daemon bool) error {
 	if daemon {
 		filter = append(attachFilter(ptraceCalls[runtime.GOARCH]), filter...)
 	}
+	// Ignore a kernel that has no filters or lacks this system call.
+	if err = installFilter(filter, filterAllThreads); errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// installFilter adds a filter to the calling thread, or to all threads.
+func installFilter(filter []bpf, flags uintptr) error {
 	program := struct {
 		length uint16
 		at     unsafe.Pointer
 	}{uint16(len(filter)), unsafe.Pointer(&filter[0])}
-	thread, _, e := syscall.Syscall(seccompCall[runtime.GOARCH], setModeFilter, filterAllThreads,
+	thread, _, e := syscall.Syscall(seccompCall[runtime.GOARCH], setModeFilter, flags,
 		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
-	// Ignore a kernel that has no filters or lacks this system call.
-	if e != 0 && e != syscall.ENOSYS && e != syscall.EINVAL {
+	if e != 0 {
 		return fmt.Errorf("seccomp: %w", e)
 	}
-	if e == 0 && thread != 0 {
+	if thread != 0 {
 		return fmt.Errorf("seccomp: its thread %d cannot have the filter", thread)
 	}
 	return nil

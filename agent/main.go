@@ -175,6 +175,7 @@ func setUp(o options) (*sandbox, error) {
 		gvisor:     o.gvisor,
 		noRoot:     o.noRoot,
 		clients:    map[*conn]bool{},
+		identities: sync.OnceValue(func() *identities { return newIdentities(id) }),
 	}
 	if err := box.refuseRoot(o.user, id); err != nil {
 		return nil, err
@@ -210,9 +211,9 @@ func setUp(o options) (*sandbox, error) {
 	return box, nil
 }
 
-// reservedThreads is one for each file thread, one for the reset, and 4 for the Go runtime and for
-// blocking system calls.
-const reservedThreads = maxFileThreads + 1 + 4
+// reservedThreads is one for each file thread, one for the reset, one that the interpreter's start uses up, and 4
+// for the Go runtime and for blocking system calls.
+const reservedThreads = maxFileThreads + 2 + 4
 
 // reserveThreads starts threads and leaves them to the Go runtime, which keeps idle threads for ever.
 // The runtime ends the process if it cannot start a thread, which a fork bomb could cause.

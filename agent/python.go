@@ -39,6 +39,7 @@ type interpreter struct {
 	starting atomic.Bool
 	gone     atomic.Bool // it has ended
 	killed   atomic.Bool // by SIGKILL; it blocks all other signals
+	uid      uint32
 	exposed  bool        // commands run as its user by default, so they can kill it
 	heard    chan string // messages received while no job runs
 	socket   *os.File
@@ -82,25 +83,14 @@ func (b *sandbox) startInterpreter(program string, preload []string, source, set
 	if !path.IsAbs(file) {
 		file = path.Join(b.workdir, file)
 	}
-	forks.exposed = id.isAgent()
-	if err := forks.start(b, file, program, source, env, append([]string{setup}, preload...)); err != nil {
+	if err := forks.start(b, id, file, program, source, env, append([]string{setup}, preload...)); err != nil {
 		forks.end()
 		return err
 	}
 	return nil
 }
 
-func (f *interpreter) start(b *sandbox, file, program, source string, env, modules []string) error {
-	has, err := getCaps()
-	if err != nil {
-		return err
-	}
-	var keep []uintptr
-	for _, c := range []uintptr{capKill, capSetgid, capSetuid} {
-		if has&(1<<c) != 0 {
-			keep = append(keep, c)
-		}
-	}
+func (f *interpreter) start(b *sandbox, id identity, file, program, source string, env, modules []string) error {
 	errors, err := memoryFile(nil)
 	if err != nil {
 		return err
@@ -119,11 +109,10 @@ func (f *interpreter) start(b *sandbox, file, program, source string, env, modul
 		argv = append(argv, fmt.Sprint(int64(number)))
 	}
 	procs.mu.Lock() // so that reap does not mistake its exit for an orphan's
-	pid, err := syscall.ForkExec(file, argv, &syscall.ProcAttr{
+	pid, err := f.fork(b, id, file, argv, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   env,
 		Files: []uintptr{b.null, b.null, errors.Fd(), uintptr(pair[1])},
-		Sys:   &syscall.SysProcAttr{Setsid: true, AmbientCaps: keep},
 	})
 	if err == nil {
 		f.pid.Store(int64(pid))
@@ -343,7 +332,7 @@ func (f *interpreter) whyEnded(j *job, struck bool) error {
 		return &startError{"the sandbox's interpreter has ended by itself", syscall.ENOTRECOVERABLE}
 	case kills != 0 && kills != unknown:
 		return &startError{"the sandbox's interpreter was killed: out of memory", syscall.EOWNERDEAD}
-	case j != nil && j.launch.id.isAgent(), j == nil && f.exposed:
+	case j != nil && j.launch.id.uid == f.uid, j == nil && f.exposed:
 		return &startError{"the sandbox's interpreter was killed by what ran in the sandbox",
 			syscall.EOWNERDEAD}
 	}

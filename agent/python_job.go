@@ -40,9 +40,11 @@ func (f *interpreter) begin(l launch, code string, start uint64, began moment) (
 	if err != nil {
 		return nil, err
 	}
-	switches, caps := 0, procs.caps
-	if !l.id.isAgent() {
-		switches, caps = 1, 0
+	switches, caps := 0, uint64(0)
+	if l.id.uid != f.uid {
+		switches = 1
+	} else if l.id.isAgent() {
+		caps = procs.caps
 	}
 	terminal := 0
 	if l.tty {

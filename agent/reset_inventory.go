@@ -104,7 +104,7 @@ func (b *sandbox) takeInventory() []string {
 		return []string{err.Error()}
 	}
 	id := b.as()
-	if j.uids = newIdentities(); j.uids != nil {
+	if j.uids = b.identities(); j.uids != nil {
 		if id, err = j.uids.next(b.workdir); err != nil {
 			return []string{err.Error()}
 		}

@@ -192,7 +192,7 @@ func TestNoIdentityIsGivenTwice(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if id.gid != id.uid || id.home != "/w" || !slices.Equal(id.groups, []uint32{id.uid}) {
+		if id.gid != id.uid || id.home != "/w" || len(id.groups) != 0 {
 			t.Errorf("%+v", id)
 		}
 		given = append(given, id.uid)

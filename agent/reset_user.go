@@ -16,6 +16,7 @@ import (
 // identities is the range of uids and gids of jobs, which nothing else in the sandbox uses.
 type identities struct {
 	first, last uint32 // the range of uids, both ends included
+	own         uint32 // the interpreter's, beside the range
 	at          uint32
 	known       map[uint32]bool
 }
@@ -28,14 +29,15 @@ const (
 	lastUID      = 60_000
 )
 
-// newIdentities finds a range of ids that this process may change to. It returns nil if there is none.
-func newIdentities() *identities {
+// newIdentities finds a range of ids, without those of user, that this process may change to. It returns nil if
+// there is none.
+func newIdentities(user identity) *identities {
 	has, err := getCaps()
 	const needed = 1<<capSetuid | 1<<capSetgid
 	if err != nil || os.Getuid() != 0 || has&needed != needed {
 		return nil
 	}
-	n := &identities{known: map[uint32]bool{}}
+	n := &identities{known: map[uint32]bool{user.uid: true, user.gid: true}}
 	for _, file := range []string{"/etc/passwd", "/etc/group"} {
 		for _, line := range accountLines(file) {
 			if f := strings.Split(line, ":"); len(f) > 2 {
@@ -56,7 +58,13 @@ func newIdentities() *identities {
 	default:
 		return nil
 	}
-	n.at = n.first
+	for n.known[n.last] {
+		n.last--
+	}
+	n.own, n.last, n.at = n.last, n.last-1, n.first
+	if n.last < n.first {
+		return nil
+	}
 	return n
 }
 
@@ -86,8 +94,7 @@ func (n *identities) next(home string) (identity, error) {
 		if !n.known[n.at] {
 			uid := n.at
 			n.at++
-			return identity{name: strconv.Itoa(int(uid)), home: home, uid: uid, gid: uid,
-				groups: []uint32{uid}}, nil
+			return identity{name: strconv.Itoa(int(uid)), home: home, uid: uid, gid: uid}, nil
 		}
 	}
 	return identity{}, fmt.Errorf("its user numbers are used up: it has had %d jobs", n.last-n.first+1)

@@ -32,6 +32,9 @@ type sandbox struct {
 	main mainCommand
 	jobs jobs
 
+	// identities returns the range of ids of jobs, always the same, or nil if there is none.
+	identities func() *identities
+
 	mu         sync.Mutex
 	configured bool
 	env        []string

@@ -6,6 +6,7 @@ capabilities at most:
     agent, process 1    ours, from its volume    0, CHOWN KILL SETGID SETUID
     agent connect       ours, by `docker exec`   0, the same (a further client)
     commands            the image's              the sandbox's user, none (`capabilities=` for root's)
+    interpreter         the image's              a uid of its own (root's: 0), SETGID SETUID for its jobs' ids alone
     agent unpack        ours, a command          the sandbox's user, none (start from a strict snapshot)
     keeper, agent pack  ours, from its volume    0, DAC_OVERRIDE SETGID SETUID SYS_CHROOT SYS_PTRACE (strict snapshot)
     loader              nothing: never started   -  (the daemon fills a volume of the agent, a dataset or a user)

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 
 from tests.docker_here import TEST_IMAGE
 
-__all__ = ["HONEST", "HOSTILE", "ROOT_BY_ANOTHER_NAME", "TURN", "Image", "build"]
+__all__ = [
+    "EVIL",
+    "EVIL_PYTHON",
+    "HONEST",
+    "HOSTILE",
+    "PYTHON",
+    "ROOT_BY_ANOTHER_NAME",
+    "TURN",
+    "Image",
+    "build",
+]
 
 HOME = "/home/app"
 PASSWD = "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
@@ -20,6 +30,9 @@ for place in /dev/shm /proc/1/root/dev/shm; do
 done 2>/dev/null
 exec /bin/dash "$@"
 """
+PYTHON = "/usr/bin/python3"
+# Notes the same, and is Python.
+EVIL_PYTHON = EVIL.replace('/bin/dash "$@"', f'{PYTHON}.11 "$@"')
 TURN = f"""
 mkdir -p {HOME}/b && cp {HOME}/agent {HOME}/b/agent && ln -sfn {HOME}/b {HOME}/link
 mkdir -p /tmp/x /tmp/w && cp {HOME}/agent /tmp/x/agent

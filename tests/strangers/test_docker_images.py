@@ -16,6 +16,7 @@ from sandboxkit import (
     CommandStartError,
     ConfigurationError,
     Dataset,
+    Interpreter,
     SandboxStartError,
     Session,
     SnapshotNotFoundError,
@@ -26,8 +27,10 @@ from tests.docker.tcp_bridge import TcpBridge
 from tests.docker_here import require_docker, require_gvisor
 from tests.strangers.hostile_images import (
     EVIL,
+    EVIL_PYTHON,
     HONEST,
     HOSTILE,
+    PYTHON,
     ROOT_BY_ANOTHER_NAME,
     TURN,
     Image,
@@ -173,6 +176,23 @@ def test_root_in_a_sandbox_can_neither_move_nor_replace_the_agent(
         assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
         shown = sandbox.exec(["/bin/ls", "/dev/shm"]).result(PATIENCE).stdout
         assert "proof" not in shown.split()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_python_that_jobs_are_forked_from_is_never_root(built: Built, mode: str) -> None:
+    image = Image(files={PYTHON: EVIL_PYTHON})
+    with session(None, built(image), mode) as owner:
+        if mode == "gvisor":  # which has no ambient capabilities
+            with pytest.raises(CommandStartError, match="invalid argument"):
+                owner.sandbox(interpreter=Interpreter()).start().result(PATIENCE)
+            return
+        sandbox = owner.sandbox(interpreter=Interpreter())
+        result = sandbox.run_python("import os; print(os.getuid())", check=True).result(PATIENCE)
+        assert result.stdout == "1000\n"
+        noted = sandbox.exec(["/bin/cat", "/dev/shm/proof"], check=True).result(PATIENCE).stdout
+        uids, capabilities = zip(*(line.split() for line in noted.splitlines()), strict=True)
+        assert not {"0", "1000"} & set(uids)
+        assert set(capabilities) == {"00000000000000c0"}  # CAP_SETUID and CAP_SETGID
 
 
 def test_a_container_has_no_health_check_and_no_program_of_its_image(built: Built) -> None:

@@ -308,7 +308,8 @@ class ForkServer:
             posix.closerange(4, self.last)
             step = 3
             if switch:
-                posix.setgroups(groups)
+                if set(groups) != set(posix.getgroups()):
+                    posix.setgroups(groups)
                 posix.setresgid(gid, gid, gid)
                 posix.setresuid(uid, uid, uid)
             if self.capset(self.version, self.array(low, low, 0, high, high, 0)):
