@@ -99,12 +99,12 @@ func lookupUser(spec string) (identity, error) {
 }
 
 // checkGround returns an error unless /proc, /dev/null and the folder of gVisor's socket are the kernel's and
-// the runtime's own. A volume or folder that the image leads there by a link would be believed, and what it has
+// the runtime's own, and /.sandboxkit, where a cluster and local have the agent, is no link of the image. A volume or folder that the image leads there by a link would be believed, and what it has
 // in the place of /dev/null would be opened as root and passed to commands.
 func checkGround(o options) error {
 	const procMagic, nullDevice = 0x9fa0, 1<<8 | 3
 	var fs syscall.Statfs_t
-	var null, folder syscall.Stat_t
+	var null, folder, agent syscall.Stat_t
 	wrong, own := "", path.Dir(o.listenPath)
 	if err := syscall.Statfs("/proc", &fs); err != nil || fs.Type != procMagic {
 		wrong = "/proc"
@@ -114,6 +114,8 @@ func checkGround(o options) error {
 	} else if err := syscall.Lstat(own, &folder); o.gvisor && (err != nil || folder.Uid != 0 ||
 		folder.Mode != syscall.S_IFDIR|0o700) {
 		wrong = own
+	} else if err := syscall.Lstat("/.sandboxkit", &agent); err == nil && agent.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		wrong = "/.sandboxkit"
 	}
 	if wrong == "" {
 		return nil

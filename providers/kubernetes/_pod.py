@@ -175,6 +175,7 @@ def manifest(
                             lease=None if spec.detach else options.lease - options.grace,
                             no_network=cut,
                             drop_env="KUBERNETES_",
+                            no_root=spec.profile == "strict" and options.security == "baseline",
                         ),
                     ],
                     "workingDir": "/",
