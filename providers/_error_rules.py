@@ -14,7 +14,6 @@ __all__ = ["ErrorRule", "Failure", "apply_rules", "no_sandbox", "rules_for"]
 class Failure:
     """A backend's answer to a failed call, as rules read it."""
 
-    provider: str
     text: str
     """The start of the error's message: the call, and the backend's message. "" leaves it to the rule."""
     message: str
@@ -51,7 +50,6 @@ def rules_for(
 
 def apply_rules(failure: Failure, rules: Iterable[ErrorRule]) -> SandboxError:
     """Return the error of the first rule that matches; the last rule has to match everything."""
-    where = {"provider": failure.provider, "sandbox_id": failure.sandbox_id}
     codes = failure.codes if failure.sandbox_id is None else failure.codes | {"sandbox"}
     rule = next(
         rule
@@ -63,12 +61,12 @@ def apply_rules(failure: Failure, rules: Iterable[ErrorRule]) -> SandboxError:
     remedy = rule.remedy if isinstance(rule.remedy, str) else rule.remedy(failure.message)
     text = "; ".join(filter(None, (failure.text, remedy)))
     if rule.kind is SandboxNotFoundError and failure.sandbox_id is not None:
-        return no_sandbox(failure.provider, failure.sandbox_id)
+        return no_sandbox(failure.sandbox_id)
     if issubclass(rule.kind, ProviderUnavailableError):
-        return rule.kind(text, retry_after=failure.retry_after, **where)
-    return rule.kind(text, **where)
+        return rule.kind(text, retry_after=failure.retry_after, sandbox_id=failure.sandbox_id)
+    return rule.kind(text, sandbox_id=failure.sandbox_id)
 
 
-def no_sandbox(provider: str, sandbox_id: str) -> SandboxNotFoundError:
+def no_sandbox(sandbox_id: str) -> SandboxNotFoundError:
     """Return the error for a sandbox that has ended, or never was."""
-    return SandboxNotFoundError(f"no sandbox {sandbox_id!r}; it may have ended", provider=provider)
+    return SandboxNotFoundError(f"no sandbox {sandbox_id!r}; it may have ended")

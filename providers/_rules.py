@@ -29,8 +29,7 @@ def check(spec: SandboxSpec, rules: Iterable[Rule], *, provider: str) -> None:
         if rule.breaks(spec):
             value = getattr(spec, rule.field) if rule.shown is None else rule.shown(spec)
             raise ConfigurationError(
-                f"provider {provider!r} cannot honour {rule.field}={value!r}: {rule.why}",
-                provider=provider,
+                f"provider {provider!r} cannot honour {rule.field}={value!r}: {rule.why}"
             )
 
 

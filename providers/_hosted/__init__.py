@@ -8,7 +8,6 @@
 - `ambiguous` has the errors for calls whose outcome is unknown, and `bounded`, which puts a time limit on
   every vendor call; the vendors' own retries are off.
 - `creation.Creations` creates a sandbox with a key, to find it again after an ambiguous failure.
-- `boundary.public` converts internal errors to public ones in each provider's methods.
 - `lifetime` rounds lifetimes to whole seconds, and renews sandboxes that have none.
 - `http_errors` reads the delay that an HTTP error response requests.
 - `pipe` is a bounded byte buffer between two tasks.

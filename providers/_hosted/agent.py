@@ -2,7 +2,8 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -27,7 +28,7 @@ from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, con
 from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._hosted import install
-from sandboxkit.providers._hosted.ambiguous import is_ambiguous
+from sandboxkit.providers._hosted.ambiguous import converted, is_ambiguous
 from sandboxkit.providers._hosted.dependency import run_with_dependency
 from sandboxkit.types import Command, Exit, SandboxSpec
 
@@ -118,6 +119,12 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         self._assumed_agents: dict[str, str] = {}
         """The assumption about the sandboxes of each image: the architecture of the agent that they need,
         or `install.PRESENT`."""
+
+    @contextmanager
+    def _completed(self, sandbox_id: str | None) -> Iterator[None]:
+        # Safe, because calls that must not be repeated use the agent, see `_agent.provider`.
+        with super()._completed(sandbox_id), converted():
+            yield
 
     @abstractmethod
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:

@@ -3,7 +3,8 @@
 All vendor calls have a time limit of ours, because the vendors' own limits are long or missing.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import anyio
@@ -24,6 +25,7 @@ __all__ = [
     "SilenceError",
     "as_unavailable",
     "bounded",
+    "converted",
     "is_ambiguous",
     "no_answer",
     "repeatable",
@@ -44,7 +46,7 @@ class AmbiguousError(ProviderUnavailableError):
     """The vendor may have carried out the call: the response is missing or ambiguous.
 
     Internal to the providers. For idempotent calls (list, get, delete, read) users get a
-    ProviderUnavailableError instead, see `boundary`. A creation searches for the sandbox that it may
+    ProviderUnavailableError instead, see `converted`. A creation searches for the sandbox that it may
     have made, see `creation`.
     """
 
@@ -73,7 +75,6 @@ def as_unavailable(error: SandboxError, text: str | None = None) -> ProviderUnav
     """Return the public error for `error`, with its notes, and with `text` in the place of its message."""
     known = ProviderUnavailableError(
         str(error) if text is None else text,
-        provider=error.provider,
         retry_after=getattr(error, "retry_after", None),
     )
     for note in getattr(error, "__notes__", ()):
@@ -81,9 +82,16 @@ def as_unavailable(error: SandboxError, text: str | None = None) -> ProviderUnav
     return known
 
 
-async def bounded(
-    call: Awaitable[_T], seconds: float, *, provider: str, what: str, sandbox_id: str | None = None
-) -> _T:
+@contextmanager
+def converted() -> Iterator[None]:
+    """Context that raises ProviderUnavailableError instead of AmbiguousError."""
+    try:
+        yield
+    except AmbiguousError as error:
+        raise as_unavailable(error) from error
+
+
+async def bounded(call: Awaitable[_T], seconds: float, *, provider: str, what: str) -> _T:
     """Await a call and return its result; raise SilenceError after `seconds`.
 
     `what` is the call as a verb phrase, for the message.
@@ -92,8 +100,7 @@ async def bounded(
         return await call
     raise SilenceError(
         f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
-        "or give the provider a longer timeout",
-        provider=provider,
+        "or give the provider a longer timeout"
     )
 
 
@@ -117,7 +124,6 @@ def no_answer(
     *,
     provider: str,
     what: str,
-    sandbox_id: str | None,
     addresses: str,
 ) -> SandboxError:
     """Return the error for a call without a usable response, because the vendor's client raised `error`.
@@ -137,4 +143,4 @@ def no_answer(
     )
     reason = ": ".join(filter(None, (type(error).__name__, str(error))))
     text = f"{provider} could not {what}: {reason}"
-    return apply_rules(Failure(provider, text, reason, {*type(error).__mro__}, sandbox_id), rules)
+    return apply_rules(Failure(text, reason, {*type(error).__mro__}), rules)

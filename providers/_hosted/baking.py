@@ -13,7 +13,6 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.link import BROKEN
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstanceT
-from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec
@@ -42,7 +41,6 @@ class Baked:
         return self.version == install.version()
 
 
-@public
 class BakingProvider(HostedAgentProvider[HostedInstanceT]):
     """`HostedAgentProvider` for a vendor that can make an image of a sandbox's files.
 

@@ -23,8 +23,7 @@ def whole_seconds(lifetime: float | None, *, provider: str, maximum: int) -> int
     if lifetime > maximum:
         raise ConfigurationError(
             f"lifetime={lifetime!r}: {provider} ends sandboxes after {maximum} s at the latest; "
-            f"use a lifetime up to {maximum}",
-            provider=provider,
+            f"use a lifetime up to {maximum}"
         )
     return math.ceil(lifetime)
 

@@ -21,7 +21,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._hosted.agent import HostedInstanceT
 from sandboxkit.providers._hosted.baking import BakingProvider
-from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
@@ -39,7 +38,6 @@ _ID = re.compile(
 """A vendor may add its account before the name, and a version or its own id behind it."""
 
 
-@public
 class SnapshotProvider(BakingProvider[HostedInstanceT]):
     """`BakingProvider` whose vendor makes snapshots of files.
 

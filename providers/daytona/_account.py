@@ -120,7 +120,7 @@ class DaytonaAccount:
         """
         seconds = self.silence if seconds is None else seconds
         with _translated(what, sandbox_id):
-            return await bounded(call, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
+            return await bounded(call, seconds, provider=NAME, what=what)
 
     async def aclose(self) -> None:
         """Close the connections. Later calls raise ConfigurationError."""
@@ -169,7 +169,6 @@ def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
             (aiohttp.ClientError, OSError),
             provider=NAME,
             what=what,
-            sandbox_id=sandbox_id,
             addresses="DAYTONA_API_URL",
         ) from error
 

@@ -161,7 +161,7 @@ def handshake_error(
 def start_error(reason: str, image: str, sandbox_id: str) -> SandboxError:
     """Return the error for a sandbox that ended with this reason before it had started."""
     text = f"daytona could not start a sandbox from {image}: {reason[:_LONGEST]}"
-    failure = Failure(NAME, text, reason, {"end"}, sandbox_id)
+    failure = Failure(text, reason, {"end"}, sandbox_id)
     return apply_rules(failure, (*_CREATION, ErrorRule((), SandboxStartError)))
 
 
@@ -169,7 +169,7 @@ def _failure(
     status: int, message: str, headers: Mapping[str, str], what: str, sandbox_id: str | None
 ) -> Failure:
     text = f"daytona could not {what}: {status} {message}".rstrip()
-    return Failure(NAME, text, message, {status}, sandbox_id, retry_after(headers))
+    return Failure(text, message, {status}, sandbox_id, retry_after(headers))
 
 
 def message_of(body: str | None) -> str:

@@ -39,7 +39,6 @@ from sandboxkit.providers._hosted.ambiguous import (
     as_unavailable,
     repeatable,
 )
-from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import keep_renewed
 from sandboxkit.providers._hosted.snapshots import SNAPSHOT_NAME, SnapshotProvider
@@ -75,7 +74,6 @@ class DaytonaInstance(HostedInstance):
     """The URL of the toolbox's proxy, once known."""
 
 
-@public
 class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
     """Sandboxes of the account that DAYTONA_API_KEY names.
 
@@ -278,7 +276,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
         try:
             found = await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
             if found.state in _STOPPED and self._known(sandbox_id).machine_seen is not None:
-                return no_sandbox(NAME, sandbox_id)
+                return no_sandbox(sandbox_id)
         except SandboxNotFoundError as gone:
             return gone
         except SandboxError as failure:
@@ -381,7 +379,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
 
     async def _asked(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return await self._account.call(
             self._account.sandboxes().get_sandbox(sandbox_id),
             what="describe a sandbox",
@@ -392,7 +390,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
     async def _detail(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
         found = await self._asked(sandbox_id, seconds=seconds)
         if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return found
 
     def check_pause(self) -> None:
@@ -414,7 +412,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
 
     async def _set_ttl(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         await self._account.call(
             self._account.sandboxes().set_ttl(sandbox_id, -(-seconds // 60)),
             what="renew a sandbox",

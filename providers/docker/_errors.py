@@ -154,7 +154,7 @@ def connection_error(error: BaseException, url: str) -> SandboxError:
         ),
     )
     codes = {code for cause in causes for code in (*type(cause).__mro__, _errno(cause))}
-    return apply_rules(Failure("docker", "", "", codes), rules)
+    return apply_rules(Failure("", "", codes), rules)
 
 
 def _errno(error: BaseException) -> int | None:
@@ -169,7 +169,7 @@ def translate(
         message = explanation(error)
         text = f"Docker cannot {what}: {message} (HTTP {error.status_code} of {url})"
         codes = {*type(error).__mro__, error.status_code, what.partition(" ")[0]}
-        return apply_rules(Failure("docker", text, message, codes, sandbox_id), _RULES)
+        return apply_rules(Failure(text, message, codes, sandbox_id), _RULES)
     if isinstance(error, OSError | requests.Timeout) or not isinstance(error, _ODD):
         return connection_error(error, url)
     return ProviderUnavailableError(

@@ -299,14 +299,14 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         info = await self._daemon.call(
             lambda api: _answers.described(sandbox_id, api.inspect_container(sandbox_id)),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
         )
         if info is None:
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return self._stated(info)
 
     async def delete(self, sandbox_id: str) -> None:
@@ -365,7 +365,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         direct = await self._ways.open(sandbox_id, self._known(sandbox_id).way)
         if direct is not None:
             return direct
@@ -381,7 +381,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                 raise ProviderUnavailableError(
                     f"sandbox {sandbox_id!r} is paused: docker unpause {sandbox_id}"
                 ) from error
-            raise no_sandbox(self.name, sandbox_id) from error  # 409: it is not running
+            raise no_sandbox(sandbox_id) from error  # 409: it is not running
         return await self._daemon.stream(f"/exec/{started}/start", {"Detach": False, "Tty": False})
 
     async def _shorten(self, sandbox_id: str) -> None:

@@ -83,7 +83,7 @@ class DockerSnapshots(Provider):
         expires: float,
     ) -> SnapshotInfo:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         labels, about = await self._daemon.call(
             lambda api: _of_container(api, sandbox_id),
             what="describe a sandbox",

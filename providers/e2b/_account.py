@@ -111,7 +111,6 @@ class E2BAccount:
                 self.timeout if slow else min(self.timeout, SILENCE),
                 provider=NAME,
                 what=what,
-                sandbox_id=sandbox_id,
             )
             if bool(response.content) if done else response.parsed is None:
                 raise ValueError(f"{response.status_code} with {len(response.content)} bytes")
@@ -133,7 +132,6 @@ class E2BAccount:
                 (httpx.HTTPError, OSError),
                 provider=NAME,
                 what=what,
-                sandbox_id=sandbox_id,
                 addresses="E2B_DOMAIN, E2B_API_URL",
             ) from error
 

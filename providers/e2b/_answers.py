@@ -151,7 +151,7 @@ def of_daemon(error: ConnectError, *, what: str, sandbox_id: str) -> SandboxErro
         message = f"{_NOT_STARTED}: {_shown(error.message.rsplit(': ', 1)[-1].encode())}"
     text = f"e2b could not {what}: {message or error.code.value}"
     codes = {error.code, *type(error.__cause__).__mro__}
-    return apply_rules(Failure(NAME, text, message, codes, sandbox_id), _DAEMON)
+    return apply_rules(Failure(text, message, codes, sandbox_id), _DAEMON)
 
 
 def _failure(
@@ -161,7 +161,7 @@ def _failure(
     codes = {status, reason} if message is None else {status, reason, _OURS}
     shown = _shown(body) if message is None else message
     text = f"e2b could not {what}: {status} {shown}".rstrip()
-    return Failure(NAME, text, shown, codes, sandbox_id, _seconds(headers))
+    return Failure(text, shown, codes, sandbox_id, _seconds(headers))
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:

@@ -132,7 +132,6 @@ class Machine:
                 self._account.timeout,
                 provider=NAME,
                 what=what,
-                sandbox_id=self.id,
             )
         except (OSError, ReadError, WriteError, RemoteProtocolError) as error:
             raise no_answer(
@@ -141,7 +140,6 @@ class Machine:
                 (OSError, ReadError, WriteError, RemoteProtocolError),
                 provider=NAME,
                 what=what,
-                sandbox_id=self.id,
                 addresses="E2B_DOMAIN, E2B_SANDBOX_URL",
             ) from error
 

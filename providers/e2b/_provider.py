@@ -38,8 +38,7 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance, UploadRefusedError
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
-from sandboxkit.providers._hosted.boundary import converted, public
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, converted, repeatable
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.lifetime import LEASE, keep_renewed, whole_seconds
 from sandboxkit.providers._hosted.snapshots import SnapshotProvider
@@ -81,7 +80,6 @@ class E2BInstance(HostedInstance):
             await machine.aclose(ended=self.deletions > 0)
 
 
-@public
 class E2BProvider(SnapshotProvider[E2BInstance]):
     """Sandboxes of the account of E2B_API_KEY. A spec's image is the name or id of an E2B template."""
 
@@ -428,7 +426,7 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
 
     async def _detail(self, sandbox_id: str) -> Any:  # Any: the generated classes are untyped
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         answer = await self._account.call(
             get_sandboxes_sandbox_id.asyncio_detailed,
             sandbox_id,
@@ -436,12 +434,12 @@ class E2BProvider(SnapshotProvider[E2BInstance]):
             sandbox_id=sandbox_id,
         )
         if _tags(answer.parsed).get(_spec.MARKER) != "1":
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return answer.parsed
 
     async def _set_timeout(self, sandbox_id: str, seconds: int) -> None:
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         try:
             await self._account.call(
                 post_sandboxes_sandbox_id_timeout.asyncio_detailed,

@@ -179,7 +179,7 @@ def error_of(refusal: Refusal, what: str, *, sandbox_id: str | None = None) -> S
     """Return the typed error for a refusal; `what` completes "Kubernetes cannot ..."."""
     text = f"Kubernetes cannot {what}: {refusal}"
     codes = {refusal.status, refusal.kind, refusal.reason or _NO_REASON}
-    failure = Failure(NAME, text, refusal.message, codes, sandbox_id, refusal.retry_after)
+    failure = Failure(text, refusal.message, codes, sandbox_id, refusal.retry_after)
     return apply_rules(failure, _RULES)
 
 

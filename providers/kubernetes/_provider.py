@@ -275,7 +275,7 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
     async def get(self, sandbox_id: str) -> SandboxInfo:
         info = self._info(await self._pod(sandbox_id))
         if info is None:
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return info
 
     def _info(self, pod: Mapping[str, Any]) -> SandboxInfo | None:
@@ -290,7 +290,7 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
 
     async def _pod(self, sandbox_id: str) -> dict[str, Any]:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         pod: dict[str, Any] = await self._api.call(
             "GET",
             await self._path(sandbox_id),
@@ -402,14 +402,14 @@ class KubernetesProvider(PodSnapshots[PodInstance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not ID_PATTERN.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         try:
             return await self._exec(sandbox_id)
         except SandboxNotFoundError as error:
             # A restarted kubelet needs a moment before it knows its containers again.
             info = await self.get(sandbox_id)
             if info.state is SandboxState.STOPPED:
-                raise no_sandbox(NAME, sandbox_id) from error
+                raise no_sandbox(sandbox_id) from error
             raise ProviderUnavailableError(
                 f"the node of {sandbox_id!r} does not know it yet: {error}"
             ) from error

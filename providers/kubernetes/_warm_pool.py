@@ -27,7 +27,7 @@ from sandboxkit.providers._hosted.install import NoAgentError
 from sandboxkit.providers._hosted.lifetime import keep_renewed
 from sandboxkit.providers.kubernetes import _ends, _pod, _pool_claim, _rights
 from sandboxkit.providers.kubernetes._diagnosis import diagnosis
-from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._exec import PodProgram
 from sandboxkit.providers.kubernetes._instance import PodInstance
 from sandboxkit.providers.kubernetes._provider import KubernetesProvider
@@ -161,7 +161,7 @@ class WarmPoolProvider(KubernetesProvider, HostedAgentProvider[PodInstance]):
         """
         name = _pool_claim.pod_of(await self._pod(sandbox_id))
         if not name:
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         path = await self._api.path("pods", name)
         what = "describe a sandbox's pod"
         pod: dict[str, Any] = await self._api.call("GET", path, what=what, sandbox_id=sandbox_id)

@@ -10,7 +10,7 @@ import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.providers.kubernetes._api import CORE, Api, Json
-from sandboxkit.providers.kubernetes._errors import NAME, refusal_of
+from sandboxkit.providers.kubernetes._errors import refusal_of
 
 __all__ = ["Pod", "PodStatus", "PodWatch"]
 
@@ -97,7 +97,7 @@ class PodWatch:
                     raise SandboxNotFoundError(f"sandbox {name!r} was deleted", sandbox_id=name)
                 trouble = self._trouble
                 if trouble is not None and not trouble.retryable:
-                    raise type(trouble)(str(trouble), provider=NAME) from trouble
+                    raise type(trouble)(str(trouble)) from trouble
                 await self._changed.setdefault(name, anyio.Event()).wait()
         if self._trouble is not None:
             raise ProviderUnavailableError(str(self._trouble), sandbox_id=name) from self._trouble

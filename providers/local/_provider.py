@@ -297,7 +297,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     def _living(self, sandbox_id: str) -> _state.SandboxRecord:
         meta = self._state.load(sandbox_id)
         if meta is None or not self._state.alive(meta):
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return meta
 
     async def _connect(self, sandbox_id: str) -> ByteStream:

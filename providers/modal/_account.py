@@ -110,9 +110,7 @@ class ModalAccount:
         seconds = self.silence if seconds is None else seconds
         used = self._client
         try:
-            return await bounded(
-                function(), seconds, provider="modal", what=what, sandbox_id=sandbox_id
-            )
+            return await bounded(function(), seconds, provider="modal", what=what)
         except SilenceError:
             await self._replace(used)
             raise

@@ -87,7 +87,7 @@ def translate(error: Exception, what: str, sandbox_id: str | None = None) -> San
     if wait is None:
         codes.add("no retry time")
     text = f"Modal cannot {what}: {reason}"
-    return apply_rules(Failure("modal", text, reason, codes, sandbox_id, wait), _RULES)
+    return apply_rules(Failure(text, reason, codes, sandbox_id, wait), _RULES)
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -28,7 +28,6 @@ from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, repeatable
-from sandboxkit.providers._hosted.boundary import public
 from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.snapshots import SnapshotProvider
 from sandboxkit.providers.modal import _spec, _tags
@@ -86,7 +85,6 @@ class ModalInstance(HostedInstance):
         await self.let_go()
 
 
-@public
 class ModalProvider(SnapshotProvider[ModalInstance]):
     """Sandboxes of the Modal account that MODAL_TOKEN_ID and MODAL_TOKEN_SECRET name.
 
@@ -246,7 +244,7 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
             return await ModalExecStream.open(self._account, handle, argv, self._endings)
         except (SandboxNotFoundError, SandboxTerminatedError):
             await self._known(sandbox_id).let_go()
-            raise no_sandbox(self.name, sandbox_id) from None
+            raise no_sandbox(sandbox_id) from None
         except AmbiguousError as error:
             await self._known(sandbox_id).let_go()  # the next call connects anew
             # A concurrent call that failed had closed the handle: the SDK sent nothing for this one.
@@ -378,13 +376,13 @@ class ModalProvider(SnapshotProvider[ModalInstance]):
         """Return the running sandbox with this id. Raises SandboxNotFoundError."""
         handle = await self._look_up(sandbox_id)
         if handle.returncode is not None:
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return handle
 
     async def _look_up(self, sandbox_id: str) -> modal.Sandbox:
         """Return the sandbox with this id, running or not. Raises SandboxNotFoundError."""
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(self.name, sandbox_id)
+            raise no_sandbox(sandbox_id)
         client = await self._account.client()
         return await self._account.call(
             lambda: modal.Sandbox.from_id.aio(sandbox_id, client=client),

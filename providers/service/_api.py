@@ -112,7 +112,7 @@ class ServiceApi:
         self, ask: Awaitable[_T], what: str, sandbox_id: str | None, seconds: float
     ) -> _T:
         async with _translated(what, sandbox_id):
-            return await bounded(ask, seconds, provider=NAME, what=what, sandbox_id=sandbox_id)
+            return await bounded(ask, seconds, provider=NAME, what=what)
 
     def _secret(self) -> str:
         return self._token or os.environ.get(TOKEN_VARIABLE, "")
@@ -174,6 +174,5 @@ async def _translated(what: str, sandbox_id: str | None) -> AsyncIterator[None]:
             (aiohttp.ClientError, OSError, EOFError),
             provider=NAME,
             what=what,
-            sandbox_id=sandbox_id,
             addresses=URL_VARIABLE,
         ) from error

@@ -57,7 +57,7 @@ def error_of(refusal: RefusalError, what: str, sandbox_id: str | None) -> Sandbo
     text = f"the service could not {what}: {detail} (status {refusal.status})"
     kind = _KINDS.get(fields.get("error", "")) or _BY_STATUS.get(refusal.status)
     if refusal.status == 404 and sandbox_id is not None:
-        return no_sandbox(NAME, sandbox_id)
+        return no_sandbox(sandbox_id)
     if kind is None and refusal.status < 500:
         text += "; check that SANDBOXKIT_SERVICE_URL is the address of `sandboxkit serve`"
         kind = ConfigurationError

@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import ClassVar
 
@@ -19,8 +19,7 @@ from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.ambiguous import SILENCE, repeatable
-from sandboxkit.providers._hosted.boundary import public
+from sandboxkit.providers._hosted.ambiguous import SILENCE, converted, repeatable
 from sandboxkit.providers.service import _spec
 from sandboxkit.providers.service._api import Json, ServiceApi
 from sandboxkit.providers.service._errors import NAME
@@ -34,7 +33,6 @@ _GRACE = 60.0
 _WITHDRAW_SECONDS = 15.0
 
 
-@public
 class ServiceProvider(AgentProvider[Instance]):
     """Sandboxes of a `sandboxkit serve` on another machine, which does not need a backend here.
 
@@ -57,6 +55,11 @@ class ServiceProvider(AgentProvider[Instance]):
         self._start_timeout = start_timeout
         self._silence = min(SILENCE, timeout)
         self._api = ServiceApi(url, token, timeout)
+
+    @contextmanager
+    def _completed(self, sandbox_id: str | None) -> Iterator[None]:
+        with super()._completed(sandbox_id), converted():
+            yield
 
     def check(self, spec: SandboxSpec) -> None:
         self._api.check()
@@ -120,7 +123,7 @@ class ServiceProvider(AgentProvider[Instance]):
 
     async def _connect(self, sandbox_id: str) -> ByteStream:
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         return await self._api.link(sandbox_id, owner=self._known(sandbox_id).is_ours)
 
     async def _asked(
@@ -134,7 +137,7 @@ class ServiceProvider(AgentProvider[Instance]):
         seconds: float | None = None,
     ) -> Json:
         if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(NAME, sandbox_id)
+            raise no_sandbox(sandbox_id)
         path = f"/{sandbox_id}{path}"
         return await self._api.call(
             method, path, body, what=what, sandbox_id=sandbox_id, seconds=seconds
