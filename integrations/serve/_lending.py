@@ -1,17 +1,20 @@
 """The HTTP routes below /v1/sandboxes."""
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
+from anyio.abc import ByteStream
 from fastapi import APIRouter, Request, Response
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sandboxkit import SandboxError
+from sandboxkit import Operation, SandboxError
 from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._connected import while_connected, whole
 from sandboxkit.integrations.serve._errors import error_json, error_response
 from sandboxkit.integrations.serve._gate import Client
-from sandboxkit.integrations.serve._link import carry
 from sandboxkit.integrations.serve._models import (
     ExecRequest,
     RenewRequest,
@@ -19,6 +22,15 @@ from sandboxkit.integrations.serve._models import (
     SandboxRequest,
 )
 from sandboxkit.integrations.serve._replica import Replica
+
+_PIECE = 256 << 10
+_SILENCE = 60.0
+"""Seconds without data after which a client counts as disconnected. Clients send a ping every 15 s."""
+_BROKEN = (
+    *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
+    *(SandboxError, WebSocketDisconnect, TimeoutError, RuntimeError),
+)
+"""Exceptions of a connection that has ended. Starlette raises RuntimeError for a closed WebSocket."""
 
 
 def lending(replica: Replica) -> APIRouter:
@@ -106,6 +118,39 @@ def _add_provider(router: APIRouter, replica: Replica) -> None:
         """
         try:
             async with replica.sandboxes.link(client, sandbox_id, owner=owner) as stream:
-                await carry(socket, stream)
+                await _carry(socket, stream)
         except (BusyError, SandboxError) as error:
             await socket.send_denial_response(error_response(error))
+
+
+async def _carry(socket: WebSocket, stream: ByteStream) -> None:
+    """Copy bytes in both directions until one of the two connections ends; then close both.
+
+    `stream` belongs to sandboxkit's event loop, `socket` to the server's.
+    """
+
+    async def to_agent() -> None:
+        while True:
+            async with asyncio.timeout(_SILENCE):
+                data = await socket.receive_bytes()
+            await Operation(stream.send(data))
+
+    async def to_client() -> None:
+        while True:
+            await socket.send_bytes(await Operation(stream.receive(_PIECE)))
+
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        await socket.accept()
+        tasks = [asyncio.create_task(to_agent()), asyncio.create_task(to_client())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        await Operation(anyio.aclose_forcefully(stream))
+        with contextlib.suppress(*_BROKEN):
+            await socket.close()
+    for error in ended:
+        if error is not None and not isinstance(error, (*_BROKEN, asyncio.CancelledError)):
+            raise error

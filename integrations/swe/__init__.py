@@ -1,9 +1,8 @@
 """SWE tasks: a model works in a sandbox with a shell and an editor, and its work is graded."""
 
 from sandboxkit.integrations.swe._env import Metrics, Step, SweConfig, SweEnv
-from sandboxkit.integrations.swe._episode import Episode, Policy, run_episode
+from sandboxkit.integrations.swe._episode import Episode, Policy, SwePool, run_episode
 from sandboxkit.integrations.swe._grading import grade
-from sandboxkit.integrations.swe._pool import SwePool
 from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._source import bundled_tasks, load_tasks
 from sandboxkit.integrations.swe._task import Task, load_task

@@ -1,11 +1,17 @@
-"""The basic agent loop: a policy calls tools until the episode is done."""
+"""Episodes: the basic agent loop, and many environments at once, with limits on episodes and on set-ups."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations._tools import Clock
 from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.swe._env import Step, SweEnv
+from sandboxkit.integrations.swe._env import Metrics, Step, SweConfig, SweEnv
+from sandboxkit.integrations.swe._setups import TaskSetups
+from sandboxkit.integrations.swe._task import Task
 
 # Any: messages of OpenAI's chat completions API.
 Message = dict[str, Any]
@@ -46,3 +52,40 @@ async def run_episode(env: SweEnv, first: Step, policy: Policy) -> Episode:
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
     assert step.verdict is not None
     return Episode(messages, step.reward, step.verdict)
+
+
+@dataclass
+class SwePool:
+    """Runs at most `size` episodes at a time, of which at most `starts` are being set up.
+
+    All episodes share one clock, which the trainer may pause and resume, and one set of metrics.
+    """
+
+    session: Session
+    tasks: Mapping[str, Task]
+    config: SweConfig = field(default_factory=SweConfig)
+    size: int = 8
+    starts: int = 4
+    clock: Clock = field(default_factory=Clock)
+    metrics: Metrics = field(default_factory=Metrics)
+    setups: TaskSetups | None = None
+    """If given, each task is set up once and its episodes start from a snapshot of the result."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or self.starts < 1:
+            raise ConfigurationError(f"size={self.size}, starts={self.starts}: both are at least 1")
+        self._live = asyncio.Semaphore(self.size)
+        self._starting = asyncio.Semaphore(self.starts)
+
+    @asynccontextmanager
+    async def episode(self, task_id: str) -> AsyncIterator[tuple[SweEnv, Step]]:
+        """Wait for a free slot, start a task, and yield the environment and its first step."""
+        async with (
+            self._live,
+            SweEnv(
+                self.session, self.tasks, self.config, self.clock, self.metrics, self.setups
+            ) as env,
+        ):
+            async with self._starting:
+                first = await env.reset(task_id)
+            yield env, first

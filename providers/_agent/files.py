@@ -1,40 +1,64 @@
 """The file calls of a provider whose sandboxes have an agent."""
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
+from sandboxkit.errors import SandboxError
 from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.types import FileInfo
 
 __all__ = ["FilesProvider"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class FilesProvider(Provider):
     """The file methods of `Provider`."""
 
     @abstractmethod
-    def _call(
-        self, sandbox_id: str, path: str | None = None
-    ) -> AbstractAsyncContextManager[AgentClient]:
-        """Yield the connection for one request, and translate the request's errors to provider errors."""
+    async def _client(self, sandbox_id: str) -> AgentClient:
+        """Return the live connection to a sandbox; see `AgentProvider`."""
 
     @abstractmethod
+    async def _explained(
+        self,
+        error: ConnectionEndedError | SilentError | CallError,
+        sandbox_id: str,
+        client: AgentClient,
+        path: str | None,
+        *,
+        once: bool = False,
+    ) -> SandboxError:
+        """Translate a request's error to a provider error; see `AgentProvider`."""
+
+    @asynccontextmanager
+    async def _call(self, sandbox_id: str, path: str | None = None) -> AsyncIterator[AgentClient]:
+        """Yield the connection for one request, and translate its errors to those of the SPI."""
+        client = await self._client(sandbox_id)
+        try:
+            yield client
+        except (ConnectionEndedError, SilentError, CallError) as error:
+            raise await self._explained(error, sandbox_id, client, path) from error
+
     async def _ask(
         self,
         sandbox_id: str,
         path: str | None,
-        request: Callable[Concatenate[AgentClient, P], Awaitable[T]],
-        *arguments: P.args,
-        **options: P.kwargs,
-    ) -> T:
-        """Return the result of one request, with the same translation of errors as `_call`."""
+        request: Callable[Concatenate[AgentClient, _P], Awaitable[_T]],
+        *arguments: _P.args,
+        **options: _P.kwargs,
+    ) -> _T:
+        client = await self._client(sandbox_id)
+        try:
+            return await request(client, *arguments, **options)
+        except (ConnectionEndedError, SilentError, CallError) as error:
+            raise await self._explained(error, sandbox_id, client, path) from error
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
         return await self._ask(sandbox_id, path, requests.read_file, path, max_bytes)
@@ -48,13 +72,12 @@ class FilesProvider(Provider):
         await self._ask(sandbox_id, path, requests.put_archive, path, tar)
 
     async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        async with self._call(sandbox_id, path) as client:
-            archive = requests.get_archive(client, path)
-            try:
-                async for chunk in archive:
-                    yield chunk
-            finally:
-                await archive.aclose()
+        async with (
+            self._call(sandbox_id, path) as client,
+            aclosing(requests.get_archive(client, path)) as archive,
+        ):
+            async for chunk in archive:
+                yield chunk
 
     async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
         return await self._ask(sandbox_id, path, requests.list_dir, path)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -190,18 +189,6 @@ class AgentPortListener(PortListener):
 
 class PortsProvider(FilesProvider):
     """The port methods of `Provider` as well, for a provider whose sandboxes have an agent."""
-
-    @abstractmethod
-    async def _explained(
-        self,
-        error: ConnectionEndedError | SilentError | CallError,
-        sandbox_id: str,
-        client: AgentClient,
-        path: str | None,
-        *,
-        once: bool = False,
-    ) -> SandboxError:
-        """Translate a request's error to a provider error; see `AgentProvider`."""
 
     @cached_property
     def _connections(self) -> _OpenConnections:

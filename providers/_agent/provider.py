@@ -4,14 +4,15 @@ import asyncio
 import errno
 import math
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import ClassVar, Concatenate, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import (
+    AgentTooOldError,
     ConfigurationError,
     OutcomeUnknownError,
     ProviderUnavailableError,
@@ -20,6 +21,7 @@ from sandboxkit.errors import (
     SandboxFileNotFoundError,
     SandboxNotCleanError,
     SandboxNotFoundError,
+    SandboxPausedError,
     SandboxStartError,
     SandboxTerminatedError,
 )
@@ -27,14 +29,11 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
-from sandboxkit.providers._agent.files import P, T
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.providers._agent.link import Greeting
 from sandboxkit.providers._agent.ports import PortsProvider
-from sandboxkit.providers._agent.refusals import refused
-from sandboxkit.providers._agent.series import execute_each
 from sandboxkit.types import (
     Command,
     CommandSeries,
@@ -279,29 +278,6 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         instance.client, instance.boot = client, client.boot
         return client
 
-    @asynccontextmanager
-    async def _call(self, sandbox_id: str, path: str | None = None) -> AsyncIterator[AgentClient]:
-        """Yield the connection for one request, and translate its errors to those of the SPI."""
-        client = await self._client(sandbox_id)
-        try:
-            yield client
-        except (ConnectionEndedError, SilentError, CallError) as error:
-            raise await self._explained(error, sandbox_id, client, path) from error
-
-    async def _ask(
-        self,
-        sandbox_id: str,
-        path: str | None,
-        request: Callable[Concatenate[AgentClient, P], Awaitable[T]],
-        *arguments: P.args,
-        **options: P.kwargs,
-    ) -> T:
-        client = await self._client(sandbox_id)
-        try:
-            return await request(client, *arguments, **options)
-        except (ConnectionEndedError, SilentError, CallError) as error:
-            raise await self._explained(error, sandbox_id, client, path) from error
-
     async def _explained(
         self,
         error: ConnectionEndedError | SilentError | CallError,
@@ -329,7 +305,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
                 sandbox_id=sandbox_id,
             )
         if path is None or error.errno == requests.PAUSED:
-            return refused(error, self.name, sandbox_id)
+            return _refused(error, self.name, sandbox_id)
         kind = SandboxFileNotFoundError if error.errno == errno.ENOENT else SandboxFileError
         return kind(str(error), path=path, sandbox_id=sandbox_id)
 
@@ -411,7 +387,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
     async def exec_each(
         self, sandbox_id: str, command: Command, series: CommandSeries
     ) -> "list[ProcessResult]":
-        return await self._ask(sandbox_id, None, execute_each, command, series)
+        return await self._ask(sandbox_id, None, requests.execute_each, command, series)
 
     async def workdir(self, sandbox_id: str) -> str:
         return (await self._client(sandbox_id)).workdir
@@ -483,3 +459,23 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
 
     async def aclose(self) -> None:
         await asyncio.gather(*(self._forget(sandbox_id) for sandbox_id in (*self._instances,)))
+
+
+def _refused(error: CallError, provider: str, sandbox_id: str) -> SandboxError:
+    """Return the provider error for a call that the agent refused."""
+    if error.errno == errno.ENOSYS:
+        return AgentTooOldError(
+            f"the agent of sandbox {sandbox_id!r} is too old ({error}): another version of sandboxkit "
+            "started it. Start the sandbox again with this version; if its image has an agent, renew "
+            "that first with `sandboxkit bake`",
+            provider=provider,
+            sandbox_id=sandbox_id,
+        )
+    if error.errno == requests.PAUSED:
+        return SandboxPausedError(
+            f"{error}: call resume() first", provider=provider, sandbox_id=sandbox_id
+        )
+    if error.errno == errno.ETIMEDOUT:
+        # The machine is overloaded; the caller's options are not at fault.
+        return ProviderUnavailableError(str(error), provider=provider, sandbox_id=sandbox_id)
+    return ConfigurationError(str(error), provider=provider, sandbox_id=sandbox_id)

@@ -2,7 +2,7 @@
 
 import errno
 import struct
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -25,6 +25,7 @@ from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
     Command,
+    CommandInput,
     CommandSeries,
     CommandUsage,
     Ending,
@@ -32,8 +33,10 @@ from sandboxkit.types import (
     FileInfo,
     FileType,
     Interpreter,
+    ProcessResult,
     PtySize,
     StdinItem,
+    StreamName,
     WholeInput,
 )
 
@@ -43,6 +46,7 @@ __all__ = [
     "ProcessorUsage",
     "Stats",
     "execute",
+    "execute_each",
     "exit_of",
     "follow",
     "get_archive",
@@ -85,6 +89,8 @@ _KEEPS = 19
     _INTERPRETER,
 ) = range(1, 14)
 _PAUSE = 18
+_RUNS_SERIES = 20
+"""The number that it lists if an EXEC may have a series."""
 _KEEP_MODE = 0xFFFFFFFF
 _RUNNING, _USED = struct.Struct(">IQ"), struct.Struct(">QQ?Q")
 _EXIT = struct.Struct(">IBQQQI")
@@ -457,3 +463,32 @@ async def stats(client: AgentClient) -> Stats:
     result = await _result(client.call(_STATS))
     processes, resident = _RUNNING.unpack_from(result)
     return Stats(processes, resident, ProcessorUsage.of(result[_RUNNING.size :]))
+
+
+async def execute_each(
+    client: AgentClient, command: Command, series: CommandSeries
+) -> list[ProcessResult]:
+    """Run a command as `Provider.exec_each` specifies. Raises CallError with ENOSYS for an old agent."""
+    client.require(_RUNS_SERIES)
+    records = bytearray()
+
+    async def collect(_: StreamName, data: bytes) -> None:
+        records.extend(data)
+
+    await execute(client, command, collect, series=series)
+    return list(_results(command, series.inputs, Fields(bytes(records))))
+
+
+def _results(
+    command: Command, inputs: tuple[CommandInput, ...], fields: Fields
+) -> Iterator[ProcessResult]:
+    for given in inputs:
+        if not fields:
+            return
+        ended = exit_of(fields.fixed(_EXIT.size))
+        duration = int.from_bytes(fields.fixed(8), "big") / 1e9
+        stdout, stderr = fields.data(), fields.data()
+        argv = (*command.argv, *given.args)
+        yield ProcessResult(
+            argv, ended.status, stdout, stderr, False, duration, ended.ending, ended.usage
+        )

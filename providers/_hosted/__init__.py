@@ -4,7 +4,6 @@
 - `install` has the shell command that those calls run; its stream becomes the agent's.
 - `baking.BakingProvider` makes images at the vendor that contain the agent; `records` has what this
   machine knows of them and of snapshots.
-- `dependency` runs a call together with an upload on which the call depends.
 - `ambiguous` has the errors for calls whose outcome is unknown, and `bounded`, which puts a time limit on
   every vendor call; the vendors' own retries are off.
 - `creation.Creations` creates a sandbox with a key, to find it again after an ambiguous failure.

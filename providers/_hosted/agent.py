@@ -29,7 +29,6 @@ from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import converted, is_ambiguous
-from sandboxkit.providers._hosted.dependency import run_with_dependency
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 __all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream", "UploadRefusedError"]
@@ -40,6 +39,8 @@ read-only; this user owns no files, and before the first command world write per
 everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
 _START_SECONDS = 60.0
+_LATE_SECONDS = 1.0
+"""How long (s) the start or the upload on which it depends may still take after the other has failed or ended."""
 _SNAPSHOTS = "snapshots of sandboxes"
 """The key in `_assumed_agents` that all snapshots share, because there may be thousands of them."""
 _LARGEST_GREETING = 8 << 10
@@ -104,6 +105,7 @@ class HostedInstance(Instance):
         await super().aclose()
 
 
+_T = TypeVar("_T")
 HostedInstanceT = TypeVar("HostedInstanceT", bound=HostedInstance)
 
 
@@ -209,7 +211,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                 try:
                     if upload:
                         sending = self._upload(sandbox_id, upload, install.packed(assumed))
-                        had = await run_with_dependency(work, sending)
+                        had = await _run_with_dependency(work, sending)
                     else:
                         had = await work
                 except install.WantsError as error:
@@ -392,3 +394,28 @@ def _socket(sandbox_id: str) -> str:
     """Return the agent's abstract socket. It contains the id, because sandboxes may share a network
     namespace."""
     return f"@sandboxkit-{sandbox_id}"
+
+
+async def _run_with_dependency(
+    work: Coroutine[Any, Any, _T], needed: Coroutine[Any, Any, None]
+) -> _T:
+    """Run two calls concurrently and return the result of `work`, or raise its error.
+
+    `work` depends on `needed`. If `needed` fails and `work` has not ended a second later, `work` is
+    cancelled and the error of `needed` raised. If `work` ends in spite of it, the error is ignored, because
+    only the response of `needed` was lost. Both calls have ended when this returns.
+    """
+    working, other = asyncio.create_task(work), asyncio.create_task(needed)
+    try:
+        await asyncio.wait([working, other], return_when=asyncio.FIRST_COMPLETED)
+        failed = other.done() and other.exception() is not None
+        await asyncio.wait([working], timeout=_LATE_SECONDS if failed else None)
+        if not working.done():
+            other.result()
+        await asyncio.wait([other], timeout=_LATE_SECONDS)
+        return working.result()
+    finally:
+        for task in (working, other):
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(working, other, return_exceptions=True)

@@ -1,5 +1,6 @@
 """The client of a service's HTTP API: calls with time limits, and links to agents."""
 
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -8,13 +9,14 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
+import anyio
+from anyio.abc import ByteStream
 
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._hosted.ambiguous import bounded, no_answer
 from sandboxkit.providers._hosted.http_errors import retry_after
 from sandboxkit.providers.service._errors import NAME, RefusalError, error_of
-from sandboxkit.providers.service._stream import CLOSE_SECONDS, LinkStream
 
 __all__ = ["Json", "ServiceApi"]
 
@@ -23,6 +25,58 @@ Json = Any
 """The service's JSON, which is untyped."""
 URL_VARIABLE = "SANDBOXKIT_SERVICE_URL"
 TOKEN_VARIABLE = "SANDBOXKIT_SERVICE_TOKEN"
+_CLOSE_SECONDS = 1.0
+_PIECE = 256 << 10
+
+
+class LinkStream(ByteStream):
+    """The bytes of an agent's link, as binary messages of a WebSocket.
+
+    One task sends and one receives; any task may close it, which takes 1 s at most.
+
+    `receive` raises BrokenResourceError when the service closes it or the connection breaks.
+    """
+
+    def __init__(self, connection: "aiohttp.ClientWebSocketResponse[bool]") -> None:
+        self._connection = connection
+        self._socket: socket.socket | None = connection.get_extra_info("socket")
+        self._rest = memoryview(b"")
+        self._closed = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        while not self._rest:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            message = await self._connection.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                raise anyio.ClosedResourceError if self._closed else anyio.BrokenResourceError
+            self._rest = memoryview(message.data)
+        data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
+        return bytes(data)
+
+    async def send(self, item: bytes) -> None:
+        view = memoryview(item)
+        for at in range(0, len(view), _PIECE):
+            if self._closed:
+                raise anyio.ClosedResourceError
+            try:
+                await self._connection.send_bytes(bytes(view[at : at + _PIECE]))
+            except (aiohttp.ClientError, OSError) as error:
+                raise anyio.BrokenResourceError(str(error)) from error
+
+    async def send_eof(self) -> None:
+        raise NotImplementedError("a WebSocket's input ends when it is closed")
+
+    async def aclose(self) -> None:
+        self._closed = True
+        try:
+            with anyio.move_on_after(_CLOSE_SECONDS):
+                await self._connection.close()
+        finally:
+            # A close that was cut short leaves the connection open.
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # closed already
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class ServiceApi:
@@ -94,7 +148,7 @@ class ServiceApi:
                 f"{self.url}/v1/sandboxes/{sandbox_id}/link{query}",
                 headers=self._headers(),
                 timeout=aiohttp.ClientWSTimeout(
-                    ws_close=CLOSE_SECONDS  # pyright: ignore[reportCallIssue]  # attrs
+                    ws_close=_CLOSE_SECONDS  # pyright: ignore[reportCallIssue]  # attrs
                 ),
                 max_msg_size=0,
             )

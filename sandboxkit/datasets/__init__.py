@@ -2,10 +2,9 @@
 
 from sandboxkit.datasets._dataset import Dataset
 from sandboxkit.datasets._folder import Folder
-from sandboxkit.datasets._points import check_mounts
 from sandboxkit.datasets._snapshot import read as content_digest
 from sandboxkit.datasets._store import DatasetStore, is_digest
-from sandboxkit.datasets._volume import Volume, split_mounts, volume_of
+from sandboxkit.datasets._volume import Volume, check_mounts, split_mounts, volume_of
 
 __all__ = [
     "Dataset",

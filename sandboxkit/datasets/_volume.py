@@ -1,12 +1,15 @@
-"""Volume: a folder that sandboxes write to and that outlives them."""
+"""Volume: a folder that sandboxes write to and that outlives them; and where sandboxes may mount."""
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sandboxkit import _arguments
 from sandboxkit.errors import ConfigurationError
 
+_SYSTEM = ("/proc", "/sys", "/dev", "/.sandboxkit")
+_WRITABLE = ("/tmp", "/workspace")
 _PREFIX = "volume:"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
@@ -50,3 +53,33 @@ def split_mounts(mounts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     name."""
     volumes = {point: name for point, text in mounts.items() if (name := volume_of(text))}
     return {point: text for point, text in mounts.items() if point not in volumes}, volumes
+
+
+def check_mounts(points: Collection[str], workdir: str | None) -> None:
+    """Raise ConfigurationError for a folder where a mount would hide what a sandbox needs.
+
+    `points` are absolute paths without "..".
+    """
+    for point in points:
+        why = _objection(point, points, workdir)
+        if why:
+            raise ConfigurationError(f"mounts at {point!r}: {why}; use a folder such as '/data'")
+
+
+def _objection(point: str, points: Collection[str], workdir: str | None) -> str:
+    path = "/" + posixpath.normpath(point).lstrip("/")
+    if path != point:
+        return f"write {path!r}, the shortest form of the path"
+    if any(_within(path, folder) for folder in _SYSTEM):
+        return "this folder is the system's"
+    for folder in (*_WRITABLE, *((workdir,) if workdir else ())):
+        if _within(folder, path):
+            return f"it would hide {folder!r}, which is writable"
+    for other in points:
+        if other != point and _within(path, other):
+            return f"it lies in {other!r}, where something else is mounted"
+    return ""
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
