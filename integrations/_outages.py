@@ -4,8 +4,6 @@ import asyncio
 
 from sandboxkit import CapacityError, ProviderUnavailableError, Sandbox, SandboxError, Session
 
-__all__ = ["is_outage", "require_working", "stop_broken"]
-
 
 def is_outage(failed: int, needed: int, limit: float) -> bool:
     """Whether `failed` of the `needed` samples that used a sandbox are enough to stop a run.

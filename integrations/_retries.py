@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-__all__ = ["pauses", "retry"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-__all__ = ["DeadlineError", "service_time", "within"]
-
 T = TypeVar("T")
 
 _TICK = 1.0

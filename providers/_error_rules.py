@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 
-__all__ = ["ErrorRule", "Failure", "apply_rules", "no_sandbox", "rules_for"]
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -12,17 +12,6 @@ from sandboxkit.providers import _agent
 from sandboxkit.providers._rules import Rule, is_root
 from sandboxkit.types import SandboxSpec
 
-__all__ = [
-    "GAVE_UP",
-    "PIDS",
-    "RULES",
-    "SOCKET",
-    "SOCKET_FOLDER",
-    "is_gvisor",
-    "seccomp",
-    "timed_start",
-]
-
 SOCKET_FOLDER = "/.sandboxkit-root"
 """A folder in memory that root alone may enter."""
 SOCKET = f"{SOCKET_FOLDER}/agent"

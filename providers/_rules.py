@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["STRICT", "UNICODE", "Rule", "at_least", "at_most", "check", "is_root", "never"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:

@@ -5,8 +5,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["atomic_write"]
-
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:

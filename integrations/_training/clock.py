@@ -6,8 +6,6 @@ import time
 from collections.abc import MutableMapping, Sequence
 from typing import Literal, Self
 
-__all__ = ["PARTS", "Part", "StageTimes", "Timer", "percentiles"]
-
 Part = Literal["sampling", "queue", "start", "tools", "grading"]
 PARTS: tuple[Part, ...] = ("sampling", "queue", "start", "tools", "grading")
 """`sampling`: the engine generates. `queue`: waiting for one of `grading.max_concurrency` slots.

@@ -25,8 +25,6 @@ from sandboxkit.integrations.rewards import (
 from sandboxkit.integrations.rewards.doctor import CheckTasks, check_beforehand, line_about
 from sandboxkit.provider import Provider
 
-__all__ = ["CompletionGrader"]
-
 _LOG = logging.getLogger(__name__)
 _PER_SANDBOX = 2
 """Number of completions graded at a time, per sandbox of the pool."""

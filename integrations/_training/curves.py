@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 
 from sandboxkit.integrations.rewards import Outcome, Part, Verdict
 
-__all__ = ["part_curves", "pass_at_k"]
-
 
 def part_curves(verdicts: Iterable[Verdict]) -> dict[str, float]:
     """Return means over the verdicts that have parts and are no infrastructure failures; {} without any.

@@ -6,8 +6,6 @@ from pathlib import Path
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._training import records
 
-__all__ = ["curriculum", "kept_rewards", "task_key"]
-
 
 def task_key(task_id: object, prompt: str) -> str:
     """Return the name under which `kept_rewards` has a task: its id or, without one, its prompt.

@@ -8,8 +8,6 @@ from typing import Any
 from sandboxkit.integrations._training.clock import Part, Timer
 from sandboxkit.integrations.rewards import Verdict
 
-__all__ = ["GradedSample", "Judge", "SharedGradings"]
-
 
 @dataclass(frozen=True, slots=True)
 class GradedSample:

@@ -8,8 +8,6 @@ from typing import Any
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._training.atomic_write import atomic_write
 
-__all__ = ["draw", "rows"]
-
 _WIDTH, _HEIGHT = 64, 12
 _COLOURS = {"reward": "#1f77b4", "held_out": "#d62728"}
 

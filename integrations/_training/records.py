@@ -15,8 +15,6 @@ from typing import Any
 from sandboxkit.integrations._training import plot
 from sandboxkit.integrations._training.atomic_write import atomic_write
 
-__all__ = ["append", "cut", "read", "steps", "write"]
-
 _LOG = logging.getLogger(__name__)
 _FOLDER = "rollouts"
 _NAME = re.compile(r"step-(\d+)\.jsonl\.gz")

@@ -9,8 +9,6 @@ from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations.rewards import Verdict
 
-__all__ = ["Call", "RolloutRecord", "Turn"]
-
 _FIELD, _RECORD = 64 * 1024, 512 * 1024
 """Maximum characters of one text, and of all texts of a rollout."""
 _MOST = 500

@@ -15,8 +15,6 @@ from typing import Any
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._training import plot, records
 
-__all__ = ["rollouts", "safe", "steps"]
-
 Row = Mapping[str, Any]  # Any: JSON, see rollout_record.py
 
 _WIDTH = 80

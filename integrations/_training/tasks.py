@@ -6,8 +6,6 @@ from typing import Any
 
 from sandboxkit import ConfigurationError
 
-__all__ = ["task_of"]
-
 
 def task_of(truth: Any) -> dict[str, Any]:
     """Return the grader's task in `truth`, a mapping or the JSON text of one.

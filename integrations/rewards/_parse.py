@@ -2,8 +2,6 @@
 
 import ast
 
-__all__ = ["parse"]
-
 _ATTEMPTS = 50
 
 

@@ -7,8 +7,6 @@ from sandboxkit import Sandbox, SandboxError, Session, Snapshot
 from sandboxkit.integrations._outages import stop_broken
 from sandboxkit.integrations.swe._task import Task
 
-__all__ = ["TaskSetups"]
-
 
 class TaskSetups:
     """Snapshots of tasks after their seeds and `setup.sh`, each made before the task's first episode.

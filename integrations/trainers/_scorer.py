@@ -12,8 +12,6 @@ from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict
 
-__all__ = ["OnInfra", "SampleScorer"]
-
 OnInfra = Literal["raise", "retry", "mask"]
 """The policy for a sample that failed in the infrastructure. Its reward never becomes 0."""
 

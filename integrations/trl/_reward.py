@@ -22,8 +22,6 @@ from sandboxkit.integrations.trl._batch import (
 from sandboxkit.integrations.trl._records import Records
 from sandboxkit.provider import Provider
 
-__all__ = ["CombinedReward", "SandboxReward"]
-
 Rewards = list[float | None]
 RewardFunction = Callable[..., Any]
 """Any, as in TRL: returns a list of numbers and None, or a coroutine of such a list."""

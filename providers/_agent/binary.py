@@ -5,8 +5,6 @@ from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["loader", "packed", "path"]
-
 _ARCHITECTURES = {
     "x86_64": "amd64",
     "amd64": "amd64",

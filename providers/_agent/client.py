@@ -26,8 +26,6 @@ from sandboxkit.providers._agent.kept import KeptContents
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
 
-__all__ = ["MOST_ALONG", "AgentClient", "AgentStream"]
-
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
 _LONG_KILL_PATIENCE = 30.0

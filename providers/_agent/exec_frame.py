@@ -7,8 +7,6 @@ from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.kept import KeptContent
 from sandboxkit.types import Command, CommandSeries, CommandSetup, PtySize, ResourceName
 
-__all__ = ["exec_payload"]
-
 _FLAG_STDIN, _FLAG_PTY, _FLAG_PYTHON, _FLAG_SETUP, _FLAG_SERIES = 1, 2, 4, 8, 16
 _KEEP_CONTENT = 1 << 16
 _KEEP_MODE = 0xFFFFFFFF

@@ -2,8 +2,6 @@
 
 from sandboxkit.providers._agent.heartbeat import SILENT_AFTER
 
-__all__ = ["CallError", "ConnectionEndedError", "SilentError"]
-
 
 class ConnectionEndedError(Exception):
     """The agent's stream ended; `reason` is the agent's last message, "" if there was none.

@@ -12,8 +12,6 @@ from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.types import FileInfo
 
-__all__ = ["FilesProvider"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

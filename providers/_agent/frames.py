@@ -5,20 +5,6 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = [
-    "FAR",
-    "FIRST_STREAM",
-    "MAX_PAYLOAD",
-    "NEAR",
-    "PROTOCOL_VERSION",
-    "Fields",
-    "Frame",
-    "FrameDecoder",
-    "Kind",
-    "ProtocolError",
-    "Windows",
-]
-
 PROTOCOL_VERSION = 3
 MAGIC = b"SBXK"
 MAX_PAYLOAD = 4 << 20

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from sandboxkit.providers._agent.link import Link
 
-__all__ = ["SILENT_AFTER", "STARVED_AFTER", "BusyDetector", "Heartbeat", "is_held_up"]
-
 _TICK = 1.0
 _PING_AFTER = 2.0
 SILENT_AFTER = 7.0

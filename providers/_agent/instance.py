@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.heartbeat import BusyDetector
 
-__all__ = ["Instance", "ProcessorTimes"]
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTimes:

@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 from sandboxkit.types import Command, WholeInput
 
-__all__ = ["KeptContent", "KeptContents"]
-
 _MOST = 16
 
 

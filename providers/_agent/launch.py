@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["DEFAULT_WORKDIR", "AgentConfig", "agent_flags", "config_of"]
-
 DEFAULT_WORKDIR = "/workspace"
 """The default working directory. If it cannot be made, the agent uses a folder in the user's home."""
 

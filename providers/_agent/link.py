@@ -19,8 +19,6 @@ from sandboxkit.errors import SandboxError, SandboxNotFoundError
 from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, ProtocolError
 from sandboxkit.providers._agent.unix import UnixStream
 
-__all__ = ["BROKEN", "Greeting", "Link", "LostSessionError", "Reopen"]
-
 BROKEN = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
 """The exceptions that a broken or closed stream raises."""
 

@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 
-__all__ = ["SendQueue"]
-
 _SHORT_BYTES = 16 << 10
 """The longest frame (bytes) that overtakes data; a longer one waits for its request's turn."""
 _TURN_BYTES = 128 << 10

@@ -10,8 +10,6 @@ from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.provider import AgentProvider, InstanceT
 from sandboxkit.types import SandboxInfo, SandboxState
 
-__all__ = ["PausingProvider"]
-
 
 class PausingProvider(AgentProvider[InstanceT]):
     """`AgentProvider` whose sandboxes can be paused."""

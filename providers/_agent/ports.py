@@ -17,8 +17,6 @@ from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError
 from sandboxkit.providers._agent.files import FilesProvider
 from sandboxkit.providers._agent.frames import Fields, Kind
 
-__all__ = ["AgentPortListener", "PortStream", "PortsProvider"]
-
 _CONNECT, _LISTEN, _ACCEPT = 14, 15, 16
 _LINGER_SECONDS = 2.0
 _MOST_CONNECTIONS = 4096

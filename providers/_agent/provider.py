@@ -44,8 +44,6 @@ from sandboxkit.types import (
     Usage,
 )
 
-__all__ = ["AgentProvider"]
-
 _CONNECT_PATIENCE = 8.0
 """Seconds to connect to a running sandbox, including the agent's WELCOME."""
 _RETURN_PATIENCE = 4.0

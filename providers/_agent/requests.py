@@ -40,32 +40,6 @@ from sandboxkit.types import (
     WholeInput,
 )
 
-__all__ = [
-    "PAUSED",
-    "SETS_UP",
-    "ProcessorUsage",
-    "Stats",
-    "execute",
-    "execute_each",
-    "exit_of",
-    "follow",
-    "get_archive",
-    "hello",
-    "list_dir",
-    "logs",
-    "pause",
-    "put_archive",
-    "read_file",
-    "remove",
-    "renew",
-    "reset",
-    "start_interpreter",
-    "stat",
-    "stats",
-    "wait",
-    "write_file",
-]
-
 _BESIDE_OWNER = 2
 PAUSED = errno.EHOSTDOWN
 """The errno of requests that the agent refuses because the sandbox is paused."""

@@ -8,8 +8,6 @@ from typing import Any
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
-__all__ = ["UnixStream"]
-
 _USUAL = 64 << 10
 """Size (bytes) of a read after one that got less: larger buffers cost the allocator a memory mapping."""
 

@@ -31,8 +31,6 @@ from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import converted, is_ambiguous
 from sandboxkit.types import Command, Exit, SandboxSpec
 
-__all__ = ["HostedAgentProvider", "HostedInstance", "ProgramStream", "UploadRefusedError"]
-
 _STRICT_USER = "65534:65534"
 """Runs the commands of a strict sandbox, unless the spec names a user. No vendor mounts the root file system
 read-only; this user owns no files, and before the first command world write permission is removed from

@@ -17,20 +17,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
-__all__ = [
-    "LAST_LOOK",
-    "READING",
-    "SILENCE",
-    "AmbiguousError",
-    "SilenceError",
-    "as_unavailable",
-    "bounded",
-    "converted",
-    "is_ambiguous",
-    "no_answer",
-    "repeatable",
-]
-
 _T = TypeVar("_T")
 READING = (ValueError, LookupError, TypeError, AttributeError)
 """The exceptions that parsing a response of an unexpected form raises."""

@@ -17,8 +17,6 @@ from sandboxkit.providers._hosted.creation import Creations
 from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["Baked", "BakingProvider"]
-
 _LIFETIME = 900.0
 """Lifetime in seconds of a sandbox from which an image is made."""
 _log = logging.getLogger("sandboxkit.hosted")

@@ -10,8 +10,6 @@ import anyio.lowlevel
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, as_unavailable
 
-__all__ = ["Creations"]
-
 _Find = Callable[[], Awaitable[Sequence[str]]]
 
 _LOOKS = (0.0, 0.2, 0.4, 0.8)

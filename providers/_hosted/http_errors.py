@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-__all__ = ["retry_after"]
-
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the delay (s) in the Retry-After headers, or None.

@@ -16,21 +16,6 @@ from anyio.abc import ByteStream
 
 from sandboxkit.providers._agent import binary
 
-__all__ = [
-    "LIKELY",
-    "PRESENT",
-    "Found",
-    "NoAgentError",
-    "WantsError",
-    "after_preamble",
-    "baked_name",
-    "command",
-    "data_of",
-    "packed",
-    "upload_path",
-    "version",
-]
-
 PRESENT = ""
 """The assumption that the sandbox already has the agent."""
 LIKELY = "amd64"

@@ -7,8 +7,6 @@ import anyio
 
 from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundError
 
-__all__ = ["LEASE", "keep_renewed", "whole_seconds"]
-
 LEASE = 900
 """Length of a lease (s): a sandbox without a lifetime gets this lifetime, and is renewed regularly."""
 

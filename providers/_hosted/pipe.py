@@ -5,8 +5,6 @@ from collections import deque
 
 import anyio
 
-__all__ = ["BytePipe"]
-
 
 class BytePipe:
     """A byte queue: one task puts bytes and another takes them; any task may close it."""

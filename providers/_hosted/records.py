@@ -12,8 +12,6 @@ from typing import Any, Generic, TypeVar
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import state_folder
 
-__all__ = ["AccountRecords", "short"]
-
 _T = TypeVar("_T")
 
 

@@ -24,8 +24,6 @@ from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers._hosted.records import AccountRecords, short
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
-__all__ = ["SNAPSHOT_NAME", "SNAPSHOT_TAG", "SnapshotProvider"]
-
 SNAPSHOT_TAG = "sandboxkit.snapshot"
 """The tag of a sandbox that names the snapshot from which it started."""
 

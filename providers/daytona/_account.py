@@ -26,8 +26,6 @@ from sandboxkit.providers.daytona._errors import (
     status_error,
 )
 
-__all__ = ["DaytonaAccount"]
-
 _T = TypeVar("_T")
 
 _DEFAULT_URL = "https://app.daytona.io/api"

@@ -19,16 +19,6 @@ from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules, r
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import retry_after
 
-__all__ = [
-    "KEY_VARIABLE",
-    "NAME",
-    "ConflictError",
-    "handshake_error",
-    "message_of",
-    "start_error",
-    "status_error",
-]
-
 NAME = "daytona"
 KEY_VARIABLE = "DAYTONA_API_KEY"
 _LONGEST = 500

@@ -48,8 +48,6 @@ from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_erro
 from sandboxkit.providers.daytona._terminal import DaytonaTerminals
 from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = ["DaytonaProvider"]
-
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _PAGE = 100
 _POLL_SECONDS = 0.1

@@ -9,8 +9,6 @@ twice: input before that of `begin` is skipped. A shell that gets no input ends 
 
 import shlex
 
-__all__ = ["begin", "enter", "entered", "trailer"]
-
 _ENTER = (
     " unset HISTFILE; \\exec /bin/sh -c 'case $PATH in */usr/bin*) ;; *)"
     " PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH;; esac;"

@@ -12,20 +12,6 @@ from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
 from sandboxkit.providers.daytona._errors import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = [
-    "MARKER",
-    "MAX_LIFETIME",
-    "SNAPSHOT",
-    "UNSUPPORTED",
-    "check",
-    "check_network",
-    "check_size",
-    "fits_snapshot",
-    "has_size",
-    "minutes",
-    "request",
-]
-
 MAX_LIFETIME = 30 * 24 * 3600
 """Seconds. An organization's limit may be lower; Daytona then refuses the request."""
 MARKER = "sandboxkit.daytona"

@@ -17,8 +17,6 @@ from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.daytona import _scripts
 
-__all__ = ["TerminalStream"]
-
 _PIECE = 60 << 10
 """Bytes per message; Daytona accepts at most 64 KiB."""
 _DIAGNOSTICS_BYTES = 2000

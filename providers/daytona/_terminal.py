@@ -14,8 +14,6 @@ from sandboxkit.providers._hosted.ambiguous import LAST_LOOK, AmbiguousError
 from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._stream import Socket, TerminalStream
 
-__all__ = ["DaytonaTerminals"]
-
 # attrs generates the class's constructor, which pyright does not see.
 _CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
 _EXITS = "X-Daytona-Pty-Exit-Control"

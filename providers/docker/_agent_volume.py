@@ -25,8 +25,6 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._loopback import HOSTS
 
-__all__ = ["AgentVolume", "FilledVolume", "exec_agent"]
-
 _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
 _GO_SETTINGS = ["GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK="]

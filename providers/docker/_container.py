@@ -17,23 +17,6 @@ from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
 from sandboxkit.providers._rules import STRICT, Rule, at_least, is_root
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = [
-    "AGENT_SOCKET",
-    "ID_PATTERN",
-    "MARKER",
-    "ORIGIN",
-    "ContainerImage",
-    "agent_mount",
-    "agent_path",
-    "check",
-    "check_capabilities",
-    "create_body",
-    "own_user",
-    "runs_as_root",
-    "sandbox_info",
-    "strict_folders",
-]
-
 AGENT_SOCKET = "@sandboxkit-agent"
 """An abstract socket, so that it works with a read-only root and a hostile /tmp."""
 

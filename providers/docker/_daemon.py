@@ -17,8 +17,6 @@ from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import HANDLED, refusal, translate
 from sandboxkit.providers.docker._stream import AttachStream, hijack
 
-__all__ = ["Daemon", "DaemonInfo"]
-
 T = TypeVar("T")
 
 # Maximum number of control calls in flight; a daemon serves no more at a time anyway.

@@ -20,8 +20,6 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 
-__all__ = ["DatasetMissingError", "DatasetVolumes"]
-
 _LABEL = "sandboxkit.dataset"
 _CONTENT = "sandboxkit.dataset.volume"
 _PREFIX = "sandboxkit-dataset-"

@@ -8,8 +8,6 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._gvisor import Runtimes
 from sandboxkit.types import Diagnosis, SandboxSpec
 
-__all__ = ["diagnosis"]
-
 
 async def diagnosis(
     daemon: Daemon,

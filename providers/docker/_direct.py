@@ -23,8 +23,6 @@ from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._daemon import Daemon
 
-__all__ = ["DirectConnections", "DirectRoute", "connect"]
-
 _CLONE_NEWNET = 0x40000000
 _SECONDS = 1.0
 _CGROUPS = (

@@ -14,8 +14,6 @@ from docker.utils import kwargs_from_env  # type: ignore[import-untyped]
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["DEFAULT_URL", "Endpoint"]
-
 DEFAULT_URL = "unix:///var/run/docker.sock"
 
 

@@ -26,8 +26,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
-__all__ = ["HANDLED", "connection_error", "explanation", "is_status", "refusal", "translate"]
-
 _ODD = (LookupError, TypeError, ValueError, AttributeError)
 """Exceptions from reading an answer of an unexpected form."""
 HANDLED: tuple[type[Exception], ...] = (

@@ -10,8 +10,6 @@ from sandboxkit.providers._rules import Rule
 from sandboxkit.providers.docker._daemon import DaemonInfo
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["REMEDY", "OtherKernelError", "Runtimes"]
-
 REMEDY = "install runsc, run: runsc install -- --oci-seccomp, and reload the daemon"
 
 

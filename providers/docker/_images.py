@@ -22,8 +22,6 @@ from sandboxkit.providers.docker._container import ContainerImage
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import explanation, is_status
 
-__all__ = ["Images", "PullProgress"]
-
 _log = logging.getLogger("sandboxkit.docker")
 _LOG_EVERY = 2.0
 _KNOWN_FOR = 1.0

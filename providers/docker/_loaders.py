@@ -9,8 +9,6 @@ from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # the package ships no types
 
-__all__ = ["loader", "remove_abandoned"]
-
 _CLIENT = "sandboxkit.loader"
 """The label with the client's identity."""
 _LOADER = "sandboxkit-loader-"

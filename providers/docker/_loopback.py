@@ -12,8 +12,6 @@ from enum import Enum, auto
 from sandboxkit.providers.docker._container import ContainerImage, runs_as_root
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["HOSTS", "HOSTS_PATH", "Hosts", "hosts_from"]
-
 HOSTS_PATH = "/etc/hosts"
 HOSTS = b"""\
 127.0.0.1	localhost

@@ -17,8 +17,6 @@ from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
 from sandboxkit.providers.docker._container import agent_mount, agent_path, strict_folders
 from sandboxkit.types import Command, SandboxSpec
 
-__all__ = ["keep", "remove_stale", "unpack"]
-
 _NAME = "sandboxkit-keeper-"
 _LABEL = "sandboxkit.keeper"
 """The label of the second container. An image's containers may have it too; their names differ."""

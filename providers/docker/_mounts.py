@@ -7,8 +7,6 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._dataset_volumes import DatasetMissingError, DatasetVolumes
 from sandboxkit.providers.docker._volumes import VolumeMissingError, WritableVolumes, volume_name
 
-__all__ = ["MISSING", "DockerMounts"]
-
 MISSING = (DatasetMissingError, VolumeMissingError)
 """The errors of `DockerMounts.verify`; `ensure` with `again` makes what is missing."""
 

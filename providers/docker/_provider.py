@@ -49,8 +49,6 @@ from sandboxkit.providers.docker._snapshots import DockerSnapshots
 from sandboxkit.providers.docker._stream import AttachStream
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SnapshotKind, StreamName
 
-__all__ = ["DockerProvider"]
-
 _DEFAULT_IMAGE = "python:3.11-slim"
 _POLL = 0.02
 _GRACE = 30.0

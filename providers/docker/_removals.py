@@ -8,8 +8,6 @@ import anyio
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError
 
-__all__ = ["Removals"]
-
 _LATE_SECONDS = 60.0
 """Seconds after which the daemon no longer carries out a creation whose answer was lost."""
 

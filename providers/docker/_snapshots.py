@@ -41,8 +41,6 @@ from sandboxkit.providers.docker._errors import explanation, is_status
 from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
 
-__all__ = ["DockerSnapshots"]
-
 _REPOSITORY = "sandboxkit-snapshot"
 _LABEL = "sandboxkit.snapshot"
 _RECORD = re.compile("sandboxkit-snapshot-([0-9a-f]{16})")

@@ -16,8 +16,6 @@ from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._errors import connection_error
 
-__all__ = ["AttachStream", "hijack"]
-
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
 _STDERR_KEPT = 4096

@@ -9,8 +9,6 @@ from docker.errors import (  # type: ignore[import-untyped]  # the package ships
 
 from sandboxkit.providers.docker._errors import is_status
 
-__all__ = ["labels_of", "remove_if_free"]
-
 
 # Any: the docker package has no types.
 def labels_of(api: Any, volume: str) -> dict[str, str]:

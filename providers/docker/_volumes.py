@@ -16,8 +16,6 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 
-__all__ = ["VolumeMissingError", "WritableVolumes"]
-
 _LABEL = "sandboxkit.volume"
 _PREFIX = "sandboxkit-volume-"
 _ACL_VERSION, _UNNAMED = 2, 0xFFFFFFFF

@@ -16,8 +16,6 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers._hosted.ambiguous import READING, SILENCE, bounded, no_answer
 from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, message_of, of_api
 
-__all__ = ["E2BAccount", "StatusError"]
-
 # Any: the generated functions and their models have no common type.
 Endpoint = Callable[..., Awaitable[Response[Any]]]
 

@@ -20,8 +20,6 @@ from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.http_errors import retry_after
 
-__all__ = ["KEY_VARIABLE", "NAME", "NoRouteError", "message_of", "of_api", "of_daemon", "of_proxy"]
-
 NAME = "e2b"
 KEY_VARIABLE = "E2B_API_KEY"
 

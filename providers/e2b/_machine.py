@@ -22,8 +22,6 @@ from sandboxkit.providers.e2b._answers import NAME, of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version
 from sandboxkit.providers.e2b._wire import ProxyResponseError, process_client, upload
 
-__all__ = ["KEEP_ALIVE", "USER", "Events", "Machine"]
-
 Events = AsyncGenerator[pb.StartResponse, None]
 
 USER = "root"

@@ -14,8 +14,6 @@ from sandboxkit.errors import SandboxPausedError
 from sandboxkit.providers._hosted.lifetime import LEASE
 from sandboxkit.providers.e2b._account import E2BAccount
 
-__all__ = ["PAUSED", "paused_error", "request_pause", "request_resume", "seconds_left"]
-
 PAUSED = "paused"
 """The state of a paused sandbox in E2B's descriptions."""
 _EXPIRES = "sandboxkit.expires"

@@ -50,8 +50,6 @@ from sandboxkit.providers.e2b._run import run
 from sandboxkit.providers.e2b._stream import E2BProgram
 from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = ["E2BProvider"]
-
 _DEFAULT_TEMPLATE = "base"
 _ID = re.compile(r"[a-z0-9][a-z0-9.-]{0,319}")
 """Letters and digits are an id of E2B, a UUID one of AgentENV, a namespace and a name one of OpenKruise."""

@@ -5,8 +5,6 @@ import anyio
 from sandboxkit.providers.e2b._machine import Machine
 from sandboxkit.providers.e2b._stream import E2BProgram, is_refusal
 
-__all__ = ["run"]
-
 _PROBE = ("/bin/sh", "-c", 'read -r line && echo && exec "$@"', "sh")
 """A shell command that outputs one byte when its first input line arrives, then execs the program."""
 _PROBE_SECONDS = 4.0

@@ -21,8 +21,6 @@ from sandboxkit.errors import ConfigurationError, SandboxError, SandboxNotFoundE
 from sandboxkit.providers.e2b._account import E2BAccount, StatusError
 from sandboxkit.providers.e2b._answers import NoRouteError
 
-__all__ = ["check_snapshots", "describe", "lost_route"]
-
 _NO_ROUTE = "^Sandbox route not found"
 """The beginning of OpenKruise's message for a sandbox of which this replica of the server has no route."""
 _NO_ID = "00000000000040008000000000000000"

@@ -13,18 +13,6 @@ from sandboxkit.providers._rules import STRICT, UNICODE, at_most, never
 from sandboxkit.providers.e2b._answers import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = [
-    "KEY_TAG",
-    "MARKER",
-    "MAX_LIFETIME",
-    "UNSUPPORTED",
-    "check",
-    "check_network",
-    "check_version",
-    "metadata",
-    "network",
-]
-
 MAX_LIFETIME = 24 * 3600
 """The limit (s) of E2B's larger plans; E2B itself enforces the limit of a smaller plan."""
 MARKER = "sandboxkit.e2b"

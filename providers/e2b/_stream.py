@@ -21,8 +21,6 @@ from sandboxkit.providers._hosted.pipe import BytePipe
 from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
 from sandboxkit.providers.e2b._wire import ProxyResponseError
 
-__all__ = ["E2BProgram", "is_refusal"]
-
 _PIECE = 256 << 10
 """Maximum input (bytes) per message of a streaming call; the transport buffers up to 20 messages."""
 _CALL = 1 << 20

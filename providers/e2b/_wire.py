@@ -21,8 +21,6 @@ from e2b.envd.interceptors import build_interceptors
 from e2b.envd.process.process_connect import ProcessClient
 from pyqwest import Client, Request, Response, Transport
 
-__all__ = ["ProxyResponseError", "process_client", "upload"]
-
 _LONGEST = 1 << 16
 _CODES = frozenset(code.value for code in Code)
 

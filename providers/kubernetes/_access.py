@@ -13,8 +13,6 @@ import yaml  # type: ignore[import-untyped]  # no stubs
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.providers.kubernetes._login import Fields, log_in
 
-__all__ = ["Access", "read_access"]
-
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Fields with paths, which are relative to the folder of the kubeconfig."""

@@ -23,8 +23,6 @@ from sandboxkit.providers.kubernetes._errors import (
 )
 from sandboxkit.providers.kubernetes._exec import CLOSE_SECONDS, PROTOCOLS, PodExecStream
 
-__all__ = ["CORE", "Api", "Json"]
-
 Json = Any
 """The server's JSON, which is untyped."""
 CORE = "/api/v1"

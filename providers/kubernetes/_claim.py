@@ -5,8 +5,6 @@ from typing import Any
 
 from sandboxkit.provider import volume_of
 
-__all__ = ["STORE", "claim_volume", "folder_of", "mounts_of", "used_by"]
-
 STORE = "/storage"
 """Where a keeper pod mounts the whole claim."""
 _ROOT = "sandboxkit"

@@ -9,8 +9,6 @@ from sandboxkit.providers.kubernetes._options import ClusterOptions, default_ima
 from sandboxkit.providers.kubernetes._parts import AgentParts
 from sandboxkit.types import Diagnosis, SandboxSpec
 
-__all__ = ["diagnosis"]
-
 
 async def diagnosis(
     api: Api,

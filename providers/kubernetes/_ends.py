@@ -19,17 +19,6 @@ from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._snapshot_image import SNAPSHOT_CONTAINER
 from sandboxkit.providers.kubernetes._watch import Pod, PodStatus
 
-__all__ = [
-    "end_error",
-    "events_of",
-    "has_ended",
-    "is_lost",
-    "is_running",
-    "late_error",
-    "start_error",
-    "wait_of",
-]
-
 Event = Mapping[str, Any]
 
 _CONTAINER = "sandbox"

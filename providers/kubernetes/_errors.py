@@ -18,8 +18,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules, rules_for
 
-__all__ = ["NAME", "Refusal", "connection_error", "error_of", "refusal_of"]
-
 NAME = "kubernetes"
 _LONGEST = 600
 _NO_REASON = "no reason"

@@ -9,8 +9,6 @@ import anyio.abc
 
 from sandboxkit.providers._hosted.agent import ProgramStream
 
-__all__ = ["CLOSE_SECONDS", "PROTOCOLS", "PodExecStream", "PodProgram"]
-
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 """Newest first. Servers before 1.30 have only v4, which cannot close a channel."""
 CLOSE_SECONDS = 1.0

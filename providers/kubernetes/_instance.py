@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from sandboxkit.providers._hosted.agent import HostedInstance
 
-__all__ = ["PodInstance"]
-
 
 @dataclass(eq=False)
 class PodInstance(HostedInstance):

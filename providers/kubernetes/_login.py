@@ -10,8 +10,6 @@ import anyio
 
 from sandboxkit.errors import AuthenticationError, ConfigurationError
 
-__all__ = ["Fields", "log_in"]
-
 Fields = dict[str, Any]
 """Fields of a kubeconfig, which are untyped."""
 

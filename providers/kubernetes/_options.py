@@ -9,16 +9,6 @@ from typing import Any, Literal
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes._registry import ImageRepository
 
-__all__ = [
-    "ClusterOptions",
-    "NoNetwork",
-    "PullPolicy",
-    "Security",
-    "default_image",
-    "seconds",
-    "variable",
-]
-
 Security = Literal["baseline", "restricted"]
 NoNetwork = Literal["interfaces", "policy"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]

@@ -19,8 +19,6 @@ from sandboxkit.providers.kubernetes import _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import refusal_of
 
-__all__ = ["AGENT_DIRECTORY", "LOADER", "PART", "AgentParts", "Parts", "parts_of"]
-
 AGENT_DIRECTORY = "/.sandboxkit"
 LOADER = f"{AGENT_DIRECTORY}/loader"
 PART = "sandboxkit-agent-"

@@ -17,32 +17,6 @@ from sandboxkit.providers.kubernetes._spec import user_of
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = [
-    "AGENT_SOCKET",
-    "CONNECT",
-    "CONTAINER",
-    "EXPIRES",
-    "ID_PATTERN",
-    "MARKER",
-    "NETWORK",
-    "disk_mb",
-    "expires_of",
-    "expiry",
-    "finished_at",
-    "has_expired",
-    "info_of",
-    "is_deleted",
-    "longest",
-    "manifest",
-    "never_started",
-    "nothing_runs",
-    "places",
-    "places_of",
-    "started_at",
-    "time_of",
-    "why_left",
-]
-
 AGENT_SOCKET = "@sandboxkit-agent"
 """An abstract socket: it needs no writable root, and a hostile /tmp cannot affect it."""
 CONNECT = (LOADER, "connect", AGENT_SOCKET)

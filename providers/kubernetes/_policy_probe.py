@@ -17,8 +17,6 @@ from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._pod import NETWORK
 from sandboxkit.types import Command, Exit, Network, SandboxSpec
 
-__all__ = ["POLICY", "NetworkPolicyProbe", "verdict"]
-
 # Any: a manifest is JSON.
 POLICY: dict[str, Any] = {
     "apiVersion": "networking.k8s.io/v1",

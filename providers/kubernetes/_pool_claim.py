@@ -14,18 +14,6 @@ from sandboxkit.providers.kubernetes import _pod, _tags
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = [
-    "CLAIMS",
-    "ROOT",
-    "changes",
-    "failure",
-    "info_of",
-    "is_ready",
-    "manifest",
-    "pod_of",
-    "ready_words",
-]
-
 # Any: manifests and the API server's responses are JSON.
 Json = dict[str, Any]
 

@@ -9,8 +9,6 @@ from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import refusal_of
 
-__all__ = ["post_once"]
-
 _AGAIN_WITHIN = 2.0
 """A creation is retried only if its call failed within these seconds, so not after a time-out."""
 

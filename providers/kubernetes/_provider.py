@@ -50,8 +50,6 @@ from sandboxkit.providers.kubernetes._sweep import PodSweeper
 from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = ["KubernetesProvider"]
-
 _MAKER = f"{_tags.PREFIX}maker"
 _GRACE = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
 _AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}

@@ -19,8 +19,6 @@ from sandboxkit.providers.kubernetes._registry import (
 from sandboxkit.providers.kubernetes._snapshot_image import SnapshotImage
 from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
 
-__all__ = ["image_of", "pushed", "unpush"]
-
 
 @asynccontextmanager
 async def pushed(

@@ -24,16 +24,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers.kubernetes._registry_login import authorization
 
-__all__ = [
-    "ARCHIVE",
-    "DeletionRefusedError",
-    "ImageLayer",
-    "ImageRegistry",
-    "ImageRepository",
-    "RegistryRefusal",
-    "digest_of",
-]
-
 ARCHIVE = "archive"
 """The name of the only file in an image."""
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"

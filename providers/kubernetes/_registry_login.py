@@ -13,8 +13,6 @@ import anyio.to_thread
 
 from sandboxkit.errors import AuthenticationError, ConfigurationError, ProviderUnavailableError
 
-__all__ = ["authorization"]
-
 _PATIENCE = 30.0
 """How long (s) a credential program may take."""
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')

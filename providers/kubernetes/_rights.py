@@ -6,8 +6,6 @@ from typing import Any
 
 from sandboxkit.providers.kubernetes._api import Api
 
-__all__ = ["ALWAYS", "CLAIMING", "POLICY", "Right", "commands", "missing", "needed", "role"]
-
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from sandboxkit.providers.kubernetes._parts import AGENT_DIRECTORY, LOADER
 from sandboxkit.providers.kubernetes._registry import ARCHIVE
 
-__all__ = ["SNAPSHOT_CONTAINER", "STAGED", "SnapshotImage", "key_of"]
-
 _FOLDER = "/.sandboxkit-snapshot"
 _VOLUME = SNAPSHOT_CONTAINER = "snapshot"
 STAGED = f"{_FOLDER}/{ARCHIVE}"

@@ -17,8 +17,6 @@ from sandboxkit.provider import state_folder
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.types import SnapshotInfo
 
-__all__ = ["ArchiveStore", "KeptFiles"]
-
 _ID = re.compile(r"snapshot-[0-9a-f]{16}")
 _RECORD, _ARCHIVE, _PARTIAL = ".json", ".tar.gz", ".partial-"
 

@@ -39,8 +39,6 @@ from sandboxkit.providers.kubernetes._snapshot_image import STAGED, SnapshotImag
 from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
 from sandboxkit.types import SandboxSpec, SandboxState, SnapshotInfo, SnapshotKind
 
-__all__ = ["PodSnapshots"]
-
 _MOST = 4 << 30
 """The size (bytes) of the largest archive, compressed."""
 _PIECE = 1 << 20

@@ -9,8 +9,6 @@ from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["LEAST_MEMORY_MB", "UNSUPPORTED", "check", "user_of"]
-
 UNSUPPORTED = {
     "isolation": "in a gVisor pod the agent cannot tell who connects to it; for a virtual machine set a runtime_class",
     "pids": "a pod has no such limit; its node has: set podPidsLimit in the kubelet's configuration",

@@ -13,8 +13,6 @@ from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._parts import PART
 from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
 
-__all__ = ["Start"]
-
 _KNOCK_SECONDS = 3.0
 """How long (s) connection attempts are frequent, and the time limit of one attempt."""
 _OFTEN, _SELDOM = 0.1, 1.0

@@ -32,8 +32,6 @@ from sandboxkit.providers.kubernetes._claim import folder_of, used_by
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.types import FileInfo, SandboxSpec
 
-__all__ = ["KEEPER", "ClaimStorage"]
-
 KEEPER = SandboxSpec(network="internet", lifetime=86_400, tags={"sandboxkit.keeper": "storage"})
 _TIME = 315_532_800
 _LINE = 32 << 20

@@ -11,8 +11,6 @@ from sandboxkit.providers.kubernetes import _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._pod import ID_PATTERN, finished_at
 
-__all__ = ["PodSweeper"]
-
 _EVERY = 300.0
 _KEPT = 300.0
 """Seconds for which a finished pod is kept, so that its end can be explained. Nothing runs in it, so

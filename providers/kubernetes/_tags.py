@@ -9,17 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "ANNOTATION",
-    "MARKER",
-    "MAX_BYTES",
-    "PREFIX",
-    "annotation",
-    "labels",
-    "selector",
-    "tags_of",
-]
-
 PREFIX = "sandboxkit.dev/"
 MARKER = f"{PREFIX}sandbox"
 ANNOTATION = f"{PREFIX}tags"

@@ -34,8 +34,6 @@ from sandboxkit.providers.kubernetes._provider import KubernetesProvider
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxSpec
 
-__all__ = ["WarmPoolProvider"]
-
 _BACKGROUND = {"propagationPolicy": "Background"}
 _POLL = 0.2
 _END_SECONDS = 3.0

@@ -12,8 +12,6 @@ from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNot
 from sandboxkit.providers.kubernetes._api import CORE, Api, Json
 from sandboxkit.providers.kubernetes._errors import refusal_of
 
-__all__ = ["Pod", "PodStatus", "PodWatch"]
-
 Pod = Mapping[str, Any]
 """A pod, or a claim, as the API server's JSON describes it."""
 

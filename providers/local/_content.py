@@ -18,8 +18,6 @@ from typing import IO, Any, TypeVar, cast
 
 import anyio.from_thread
 
-__all__ = ["BadImageError", "BadLayerError", "Stream", "members", "reading", "tar_of"]
-
 _LARGEST = 64 << 30
 _LARGEST_HEADER = 32 << 10
 """Bytes of all headers of one member of a tar archive."""

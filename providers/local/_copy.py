@@ -9,8 +9,6 @@ from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["TreeCopy"]
-
 _DEPTH = 200
 """Folders within folders; each takes three open files while it is copied."""
 _CHUNK = 1 << 20

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from sandboxkit.types import CommandUsage, Ending, Exit
 
-__all__ = ["Counters", "Counts", "attributed", "out_of_memory"]
-
 _KILLED = 128 + signal.SIGKILL
 # In control groups v1 and v2, respectively.
 _OOM_FILES = ("memory.oom_control", "memory.events")

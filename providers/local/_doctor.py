@@ -14,8 +14,6 @@ from sandboxkit.providers.local import _bwrap, _cgroup, _gvisor, _host_uid, _lay
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.types import Diagnosis, SandboxSpec
 
-__all__ = ["CGROUP_REMEDY", "diagnose", "start_error"]
-
 CGROUP_REMEDY = (
     "it needs a control group of this user's own. Start the program with "
     "`systemd-run --user --scope -p Delegate=yes`, or as root, or use provider='docker'"

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 
 from sandboxkit.errors import ProviderUnavailableError
 
-__all__ = ["frozen"]
-
 _PATIENCE = 30.0
 """How long (s) the processes may take to stop: each needs the processor for that, which others may hold."""
 _SHORTEST, _LONGEST = 0.0005, 0.005

@@ -28,8 +28,6 @@ from sandboxkit.providers.local._namespaces import tool
 from sandboxkit.providers.local._state import SandboxRecord
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["REMEDY", "arguments", "command", "config", "connect", "find", "gave_up"]
-
 REMEDY = "install gVisor's runsc (Debian's package runsc), or use provider='docker'"
 _NAME = "sandbox"
 _RUNSC = f"{SOCKET_FOLDER}/runsc"

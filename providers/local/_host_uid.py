@@ -16,8 +16,6 @@ from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError
 
-__all__ = ["NOBODY", "LeasedUid", "lend", "uids"]
-
 NOBODY = 65534
 _RANGES = (range(2_000_000_000, 2_000_131_072), range(20_000, 60_000))
 """Candidate ranges. The first is outside of all that distributions, systemd and subordinate id ranges

@@ -12,8 +12,6 @@ from sandboxkit.providers.local import _cgroup, _host_uid, _id_map
 from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
 from sandboxkit.providers.local._subordinate import SubordinateIds, lock_path, subordinate_range
 
-__all__ = ["HostUser"]
-
 _log = logging.getLogger("sandboxkit.local")
 
 _CAP_SYS_RESOURCE = 24

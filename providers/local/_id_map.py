@@ -6,8 +6,6 @@ import signal
 import threading
 from collections.abc import Callable
 
-__all__ = ["mount_tmpfs", "user_namespace", "with_owner"]
-
 # System call numbers and flags, the same on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _CLONE_FS, _CLONE_NEWNS = 0x200, 0x20000

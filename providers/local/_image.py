@@ -24,8 +24,6 @@ from sandboxkit.providers.local._layers import unpack
 from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import OwnerProcess, UsedImage
 
-__all__ = ["LocalImage", "absolute", "find"]
-
 _EXTRACTING = re.compile(r"\.extracting-(\d+-\d+-\d+)-\w+")
 _CHANGING = ("dev", "proc", "run", "sys", "tmp")
 """Folders of a root whose content changes while it is in use."""

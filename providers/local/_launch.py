@@ -36,8 +36,6 @@ from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._namespaces import free_folder
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["MARK", "Launched", "launch"]
-
 MARK = "SANDBOXKIT_START"
 """Precedes the sandbox's id in the command line of its processes until they execute the agent.
 

@@ -9,8 +9,6 @@ from typing import Any, cast
 
 from sandboxkit.providers.local._content import BadLayerError, Stream, members, tar_of
 
-__all__ = ["unpack"]
-
 _MAX_MEMBERS = 2_000_000
 _MAX_BYTES = 64 << 30
 _MAX_DEPTH = 255

@@ -15,18 +15,6 @@ from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._mount_points import MountPoints
 from sandboxkit.types import SandboxSpec
 
-__all__ = [
-    "AGENT",
-    "Layout",
-    "folders_made",
-    "host_folder",
-    "kept_folders",
-    "layout",
-    "python_prefix",
-    "system",
-    "writable",
-]
-
 AGENT = "/.sandboxkit/agent"
 SANDBOX_UID = 1000
 _SHM_MB = 64

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from sandboxkit.errors import SandboxStartError
 
-__all__ = ["MountPoints", "made"]
-
 _MOUNTED = {"--tmpfs": 1, "--proc": 1, "--dev": 1, "--mqueue": 1, "--bind": 2, "--ro-bind": 2}
 _MADE = {**_MOUNTED, "--dir": 1, "--symlink": 2, "--file": 2}
 """Options of bubblewrap that make something, with the number of their values; the last is the path."""

@@ -14,8 +14,6 @@ from sandboxkit.errors import ConfigurationError, SandboxStartError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers.local._readable import readable
 
-__all__ = ["free_folder", "namespace_of", "reveal", "tool"]
-
 _HELPER_PATIENCE = 10.0
 _COVERS = ("/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp", "/tmp")
 

@@ -48,8 +48,6 @@ from sandboxkit.providers.local._snapshots import LocalSnapshots
 from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
-__all__ = ["LocalProvider"]
-
 _MEMORY_MB = 1024
 _PIDS = 256
 _DISK_MB = 1024

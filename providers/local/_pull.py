@@ -9,8 +9,6 @@ import anyio
 
 from sandboxkit.errors import ConfigurationError, ImageNotFoundError, ProviderUnavailableError
 
-__all__ = ["SCHEME", "is_remote", "pull"]
-
 SCHEME = "docker://"
 _REFERENCE = re.compile(
     r"docker://(?:(?P<host>localhost|[\w-]+(?:\.[\w-]+)+|\[[\da-fA-F:]+\]|[\w-]+(?=:\d+/))(?::\d+)?/)?"

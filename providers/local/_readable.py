@@ -2,8 +2,6 @@
 
 import select
 
-__all__ = ["readable"]
-
 
 def readable(descriptor: int, seconds: float) -> bool:
     """Whether the descriptor becomes readable, or reaches its end, within `seconds`."""

@@ -10,8 +10,6 @@ from typing import Any
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _agent
 
-__all__ = ["program"]
-
 _PROFILE = Path(_agent.__file__).with_name("seccomp.json")
 _NUMBERS = Path(__file__).with_name("syscalls.json")
 

@@ -16,16 +16,6 @@ from sandboxkit.errors import CapacityError, ConfigurationError, SnapshotNotFoun
 from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import OwnerProcess
 
-__all__ = [
-    "LIMIT_VARIABLE",
-    "META",
-    "SNAPSHOT_ID",
-    "DiskUse",
-    "SnapshotStore",
-    "StoredSnapshot",
-    "full_disk",
-]
-
 SNAPSHOT_ID = re.compile(r"snapshot-[0-9a-f]{16}")
 _TAKING = re.compile(r"\.(?:taking|removing)-(\d+-\d+-\d+)-\w+")
 META = "meta.json"

@@ -46,8 +46,6 @@ from sandboxkit.providers.local._snapshot_store import (
 from sandboxkit.providers.local._state import SandboxRecord, StateDir
 from sandboxkit.types import Profile, SandboxSpec, SnapshotInfo, SnapshotKind
 
-__all__ = ["LocalSnapshots"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT_OUT = ("/.sandboxkit", "/etc/resolv.conf")
 

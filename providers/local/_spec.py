@@ -5,8 +5,6 @@ from sandboxkit.providers._rules import STRICT, Rule, at_least, at_most, never
 from sandboxkit.providers.local import _cgroup, _doctor, _layout
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["USERS", "check", "check_mounts"]
-
 USERS = {
     None: "sandbox",
     "sandbox": "sandbox",

@@ -20,16 +20,6 @@ from sandboxkit.errors import CapacityError, SandboxStartError
 from sandboxkit.provider import state_folder
 from sandboxkit.types import SandboxInfo, SandboxState
 
-__all__ = [
-    "OwnerProcess",
-    "SandboxRecord",
-    "StateDir",
-    "UsedImage",
-    "kill",
-    "pinned",
-    "start_time",
-]
-
 _ID = re.compile(r"local-[0-9a-f]{16}")
 _STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-(local-[0-9a-f]{16})")
 SOCKET = "agent.sock"

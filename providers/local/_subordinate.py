@@ -12,8 +12,6 @@ from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import _bwrap
 from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
 
-__all__ = ["SubordinateIds", "lock_path", "subordinate_range"]
-
 _LEAST = 64
 """Minimum number of subordinate ids; with fewer, sandboxes share the user's uid."""
 _PATIENCE = 10.0

@@ -16,8 +16,6 @@ from sandboxkit.errors import SandboxError
 from sandboxkit.providers.local import _cgroup, _launch, _state
 from sandboxkit.providers.local._readable import readable
 
-__all__ = ["LocalSweeper", "sweep"]
-
 _log = logging.getLogger("sandboxkit.local")
 _PATIENCE = 2.0
 """Seconds to wait for killed processes to end."""

@@ -12,8 +12,6 @@ from sandboxkit.errors import VolumeError
 from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import StateDir
 
-__all__ = ["LocalVolumes"]
-
 _FOLDER = re.compile(r"([a-z0-9-]+)\.[0-9a-f]{16}")
 _REMOVED = ".removed-"
 

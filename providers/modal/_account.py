@@ -13,8 +13,6 @@ from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.providers._hosted.ambiguous import SILENCE, SilenceError, bounded
 from sandboxkit.providers.modal._errors import HANDLED, translate
 
-__all__ = ["ModalAccount"]
-
 _MOST_SILENT = 4
 """How many connections that fell silent stay open for calls in flight; the oldest is closed first."""
 

@@ -21,8 +21,6 @@ from sandboxkit.errors import (
 from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 
-__all__ = ["HANDLED", "translate"]
-
 HANDLED: tuple[type[Exception], ...] = (
     modal.Error,
     GRPCError,

@@ -35,8 +35,6 @@ from sandboxkit.providers.modal._account import ModalAccount
 from sandboxkit.providers.modal._stream import Endings, ModalExecStream
 from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
-__all__ = ["ModalProvider"]
-
 _DEFAULT_IMAGE = "python:3.11-slim"
 _DEFAULT_APP = "sandboxkit"
 _ID = re.compile(r"sb-[A-Za-z0-9]{8,64}")

@@ -10,8 +10,6 @@ from sandboxkit.providers._rules import STRICT, Rule, at_most, never
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["CREATED", "MAX_LIFETIME", "UNSUPPORTED", "CreateOptions", "check", "create_options"]
-
 MAX_LIFETIME = 24 * 3600
 CREATED = "sandboxkit.created"
 """The tag with the creation time, because the SDK does not expose Modal's own."""

@@ -14,8 +14,6 @@ from sandboxkit.providers._hosted.pipe import BytePipe
 from sandboxkit.providers.modal._account import ModalAccount
 from sandboxkit.providers.modal._errors import HANDLED
 
-__all__ = ["Endings", "ModalExecStream"]
-
 _PIECE = 2 << 20
 """Maximum bytes of input per call: a whole link record, below gRPC's default limit of 4 MiB."""
 _HELD = 1 << 20

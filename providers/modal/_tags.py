@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from sandboxkit.errors import ConfigurationError
 
-__all__ = ["decode", "encode"]
-
 _LIMIT = 63
 _EMPTY = "_x."
 _PLAIN = re.compile(rb"[A-Za-z0-9.-]")

@@ -18,8 +18,6 @@ from sandboxkit.providers._hosted.ambiguous import bounded, no_answer
 from sandboxkit.providers._hosted.http_errors import retry_after
 from sandboxkit.providers.service._errors import NAME, RefusalError, error_of
 
-__all__ = ["Json", "ServiceApi"]
-
 _T = TypeVar("_T")
 Json = Any
 """The service's JSON, which is untyped."""

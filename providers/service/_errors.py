@@ -14,8 +14,6 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers._error_rules import no_sandbox
 
-__all__ = ["NAME", "RefusalError", "error_of"]
-
 NAME = "service"
 
 _KINDS: dict[str, type[SandboxError]] = {

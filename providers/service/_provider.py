@@ -25,8 +25,6 @@ from sandboxkit.providers.service._api import Json, ServiceApi
 from sandboxkit.providers.service._errors import NAME
 from sandboxkit.types import Diagnosis, SandboxInfo, SandboxSpec, SandboxState, Usage
 
-__all__ = ["ServiceProvider"]
-
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _GRACE = 60.0
 """Seconds for which a broken link is reopened; the service keeps a sandbox without its owner's as long."""

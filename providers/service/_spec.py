@@ -5,8 +5,6 @@ from sandboxkit.providers._rules import STRICT, UNICODE, Rule, never
 from sandboxkit.providers.service._errors import NAME
 from sandboxkit.types import SandboxSpec
 
-__all__ = ["check", "request"]
-
 UNSUPPORTED = {
     "isolation": "the service decides how its sandboxes are isolated; leave the option out",
     "snapshot": "a service lends no snapshots; set the sandbox up anew, or build an image",

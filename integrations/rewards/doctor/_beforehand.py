@@ -10,8 +10,6 @@ from sandboxkit.integrations.rewards.doctor._check import check, room_of
 from sandboxkit.integrations.rewards.doctor._reference import reference_of
 from sandboxkit.integrations.rewards.doctor._report import TaskFinding, TaskReport, summary
 
-__all__ = ["CheckTasks", "check_beforehand", "line_about"]
-
 CheckTasks = Literal["warn", "raise", "off"]
 """A trainer's action for a task that a cheat passes ("bought") or whose reference fails ("refused")."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards.doctor._names import CheatNames
 
-__all__ = ["Cheat", "cheats"]
-
 _LITERALS = "compare each result with a literal value, for inputs with different results"
 _KINDS = "compare the type and the parts of each result with literals"
 _COPIES = "copy each argument before the call, or write the expected value as a literal"

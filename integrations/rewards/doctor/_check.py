@@ -24,8 +24,6 @@ from sandboxkit.integrations.rewards.doctor._report import (
     TaskReport,
 )
 
-__all__ = ["MUTANTS", "SECONDS", "check"]
-
 # Any, throughout: a task is a row of a user's data set.
 MUTANTS = 20
 """Maximum number of wrong variants of a reference to grade."""

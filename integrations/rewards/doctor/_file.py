@@ -16,8 +16,6 @@ from sandboxkit.integrations.rewards.doctor._reference import REFERENCES, refere
 from sandboxkit.integrations.rewards.doctor._report import TaskReport
 from sandboxkit.provider import Provider
 
-__all__ = ["Entry", "check_file", "read_tasks"]
-
 _AHEAD = 3
 """Number of tasks checked concurrently: enough that one slow grading does not idle the pool, and few
 enough that tasks do not use up each other's time limits."""

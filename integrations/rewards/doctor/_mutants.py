@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from sandboxkit.integrations.rewards._parse import parse
 
-__all__ = ["Mutant", "mutants"]
-
 _SHOWN = 60
 _SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Add: (ast.Sub,),

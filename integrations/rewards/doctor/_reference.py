@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["REFERENCES", "reference_of"]
-
 REFERENCES = ("reference", "canonical_solution", "code")
 """The columns that are searched, in this order: our own, HumanEval's and MBPP's."""
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Shape", "Status", "TaskFinding", "TaskReport", "summary"]
-
 Status = Literal["fine", "bought", "refused", "weak", "unknown"]
 Shape = Literal["values", "judge", "values and judge", "shared"]
 

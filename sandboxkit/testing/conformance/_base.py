@@ -12,8 +12,6 @@ from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.types import Profile
 
-__all__ = ["DEADLINE", "Conformance", "limited", "mine", "token", "until"]
-
 DEADLINE = 30.0
 """Timeout (s) of every wait, generous enough for a slow machine."""
 
