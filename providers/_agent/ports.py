@@ -203,7 +203,6 @@ class PortsProvider(FilesProvider):
                 f"{connections.count(sandbox_id)} connections to this sandbox are open, and "
                 f"{connections.total} of {connections.most} to all sandboxes of this session: close some",
                 errno=errno.EMFILE,
-                sandbox_id=sandbox_id,
             )
         try:
             async with self._call(sandbox_id) as client:
@@ -232,11 +231,7 @@ class PortsProvider(FilesProvider):
             if error.errno == errno.ENOSYS:
                 raise
             kind = PortLimitError if error.errno == errno.EMFILE else PortError
-            raise kind(
-                f"sandbox {sandbox_id!r}: {error}",
-                errno=error.errno,
-                sandbox_id=sandbox_id,
-            ) from error
+            raise kind(f"sandbox {sandbox_id!r}: {error}", errno=error.errno) from error
 
 
 async def _opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:

@@ -397,10 +397,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         left, used = await self._ask(sandbox_id, None, requests.reset)
         self._known(sandbox_id).before = self._so_far(sandbox_id, used)
         if left:
-            raise SandboxNotCleanError(
-                f"sandbox {sandbox_id!r} cannot be reset: {'; '.join(left)}",
-                sandbox_id=sandbox_id,
-            )
+            raise SandboxNotCleanError(f"sandbox {sandbox_id!r} cannot be reset: {'; '.join(left)}")
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         if not (lifetime > 0 and math.isfinite(lifetime)):
