@@ -1,36 +1,44 @@
-"""Completes the errors of a provider's methods: their fields `provider` and `sandbox_id`."""
+"""Completes the errors of a provider's methods, by the hook `Provider._completed`."""
 
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, aclosing
-from typing import Any
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+from sandboxkit.errors import SandboxError
 
 
 # Any: methods of any signature.
 def completing_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method of a provider, which then runs in the context `Provider._completed`."""
+    """Return the method of a provider, which then raises what `_completed` makes of its errors."""
     of_sandbox = [*inspect.signature(method).parameters][1:2] == ["sandbox_id"]
 
-    def completed(provider: Any, args: tuple[Any, ...]) -> AbstractContextManager[None]:
-        context: AbstractContextManager[None] = provider._completed(
-            args[0] if of_sandbox and args else None
-        )
-        return context
+    def fail(error: SandboxError, provider: Any, args: tuple[Any, ...]) -> NoReturn:
+        completed = provider._completed(error, args[0] if of_sandbox and args else None)
+        if completed is error:
+            raise error
+        raise completed from error
 
     async def call(self: Any, *args: Any, **options: Any) -> Any:
-        with completed(self, args):
+        try:
             return await method(self, *args, **options)
+        except SandboxError as error:
+            fail(error, self, args)
 
     async def items(self: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
-        with completed(self, args):
+        try:
             async with aclosing(method(self, *args, **options)) as found:
                 async for item in found:
                     yield item
+        except SandboxError as error:
+            fail(error, self, args)
 
     def plain(self: Any, *args: Any, **options: Any) -> Any:
-        with completed(self, args):
+        try:
             return method(self, *args, **options)
+        except SandboxError as error:
+            fail(error, self, args)
 
     if inspect.isasyncgenfunction(method):
         return functools.wraps(method)(items)

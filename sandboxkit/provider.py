@@ -19,10 +19,8 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Iterator,
     Mapping,
 )
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from anyio.abc import ByteStream
@@ -100,15 +98,11 @@ class Provider(ABC):
             if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
                 setattr(cls, name, completing_errors(method))
 
-    @contextmanager
-    def _completed(self, sandbox_id: str | None) -> Iterator[None]:
-        """Context of each call of a method: an error says which provider and which sandbox it was."""
-        try:
-            yield
-        except SandboxError as error:
-            error.provider = error.provider or self.name
-            error.sandbox_id = error.sandbox_id or sandbox_id
-            raise
+    def _completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
+        """Return the error of a method for its caller, which says which provider and which sandbox it was."""
+        error.provider = error.provider or self.name
+        error.sandbox_id = error.sandbox_id or sandbox_id
+        return error
 
     name: ClassVar[str]
     """The entry point's name, such as "docker"."""

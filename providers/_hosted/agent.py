@@ -2,8 +2,7 @@
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -28,7 +27,7 @@ from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, con
 from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._hosted import install
-from sandboxkit.providers._hosted.ambiguous import converted, is_ambiguous
+from sandboxkit.providers._hosted.ambiguous import is_ambiguous, public
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 _STRICT_USER = "65534:65534"
@@ -120,11 +119,9 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         """The assumption about the sandboxes of each image: the architecture of the agent that they need,
         or `install.PRESENT`."""
 
-    @contextmanager
-    def _completed(self, sandbox_id: str | None) -> Iterator[None]:
+    def _completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
         # Safe, because calls that must not be repeated use the agent, see `_agent.provider`.
-        with super()._completed(sandbox_id), converted():
-            yield
+        return super()._completed(public(error), sandbox_id)
 
     @abstractmethod
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:

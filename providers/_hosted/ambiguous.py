@@ -32,7 +32,7 @@ class AmbiguousError(ProviderUnavailableError):
     """The vendor may have carried out the call: the response is missing or ambiguous.
 
     Internal to the providers. For idempotent calls (list, get, delete, read) users get a
-    ProviderUnavailableError instead, see `converted`. A creation searches for the sandbox that it may
+    ProviderUnavailableError instead, see `public`. A creation searches for the sandbox that it may
     have made, see `creation`.
     """
 
@@ -68,13 +68,18 @@ def as_unavailable(error: SandboxError, text: str | None = None) -> ProviderUnav
     return known
 
 
+def public(error: SandboxError) -> SandboxError:
+    """Return a ProviderUnavailableError instead of an AmbiguousError, and any other error as it is."""
+    return as_unavailable(error) if isinstance(error, AmbiguousError) else error
+
+
 @contextmanager
 def converted() -> Iterator[None]:
     """Context that raises ProviderUnavailableError instead of AmbiguousError."""
     try:
         yield
     except AmbiguousError as error:
-        raise as_unavailable(error) from error
+        raise public(error) from error
 
 
 async def bounded(call: Awaitable[_T], seconds: float, *, provider: str, what: str) -> _T:

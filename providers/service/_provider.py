@@ -3,8 +3,8 @@
 import dataclasses
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from sandboxkit.providers._agent.frames import FAR, Windows
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.ambiguous import SILENCE, converted, repeatable
+from sandboxkit.providers._hosted.ambiguous import SILENCE, public, repeatable
 from sandboxkit.providers.service import _spec
 from sandboxkit.providers.service._api import Json, ServiceApi
 from sandboxkit.providers.service._errors import NAME
@@ -54,10 +54,8 @@ class ServiceProvider(AgentProvider[Instance]):
         self._silence = min(SILENCE, timeout)
         self._api = ServiceApi(url, token, timeout)
 
-    @contextmanager
-    def _completed(self, sandbox_id: str | None) -> Iterator[None]:
-        with super()._completed(sandbox_id), converted():
-            yield
+    def _completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
+        return super()._completed(public(error), sandbox_id)
 
     def check(self, spec: SandboxSpec) -> None:
         self._api.check()

@@ -90,8 +90,8 @@ async def test_a_job_may_change_to_its_own_ids() -> None:
 
 
 async def test_jobs_of_root_keep_the_capabilities_that_the_sandbox_gives_to_it() -> None:
-    provider = DockerProvider()
-    spec = SandboxSpec(image=require_docker(), user="root", capabilities=("SETUID", "SETGID"))
+    provider = DockerProvider(capabilities=("SETUID", "SETGID"))
+    spec = SandboxSpec(image=require_docker(), user="root")
     box = PythonBox(provider, await provider.create(spec))
     try:
         await provider.start_interpreter(box.id, Interpreter(PYTHON))
