@@ -41,8 +41,8 @@ def take(
                 sandbox_id, kind=kind, name=name, tags=own, expires=time.time() + ttl
             )
         spec, known = life.spec, life.made > 0  # a sandbox's id alone does not tell its options
-        if known and spec.network == "none" and not (spec.egress or spec.native_rules):
-            life.context.cut_off.add(info.id)
+        if known and spec.network == "none" and spec.native_rules is None:
+            life.context.narrowed[info.id] = spec.egress or "none"
         return Snapshot(provider, info)
 
     return Operation(life.call(run), of=life)

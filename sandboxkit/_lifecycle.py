@@ -26,9 +26,10 @@ from sandboxkit.errors import (
     SandboxTerminatedError,
 )
 from sandboxkit.provider import FirstCommand, Provider
-from sandboxkit.types import Command, SandboxSpec, StreamName
+from sandboxkit.types import Command, Network, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
+    from sandboxkit.egress import Egress
     from sandboxkit.ledger._meter import SandboxMeter
 
 T = TypeVar("T")
@@ -81,8 +82,8 @@ class SessionContext:
     """Begins to measure what a new sandbox uses; it returns None if that is not recorded."""
     waited: "Callable[[Lifecycle, float], None]" = lambda *_: None
     """Called after a start has waited for room, with the time in seconds."""
-    cut_off: set[str] = field(default_factory=set)
-    """The snapshots that were taken of sandboxes of the session while these had no network."""
+    narrowed: "dict[str, Egress | Network]" = field(default_factory=dict)
+    """The network that a sandbox of the session had, or "none", when each of its snapshots was taken."""
     moved: float = field(default_factory=time.monotonic)
     """When a sandbox of the session last started running or ended (monotonic seconds)."""
 

@@ -162,16 +162,18 @@ class Session:
     def sandbox(self, *, counted: bool = True, **overrides: Unpack[SpecOptions]) -> Sandbox:
         """Make a sandbox whose options override the session's. It does no I/O until it is used.
 
-        From a snapshot that this session took of a sandbox without a network it has none, unless
-        `network=` is given here.
+        From a snapshot that this session took it has the network that the snapshot's sandbox had then, unless
+        `network=` is given here or the session has none. A sandbox with all of the internet says nothing.
         With `counted=False` it does not count against `max_concurrency` and `max_live`. Use this for a
         few sandboxes that serve all others, to avoid a deadlock.
         """
         self._refuse_closed()
         _arguments.flag("counted", counted)
         spec = build(self._spec, overrides)
-        if spec.snapshot in self._context.cut_off and "network" not in overrides:
-            spec = build(spec, {"network": "none"})
+        network = self._context.narrowed.get(spec.snapshot or "")
+        offline = (spec.network, spec.egress, spec.native_rules) == ("none", None, None)
+        if network is not None and "network" not in overrides and not offline:
+            spec = build(spec, {"network": network})
         check(self._provider, spec)
         self._refuse_reuse(spec)
         return Sandbox(self._provider, spec, self._context if counted else self._uncounted)

@@ -7,6 +7,7 @@ import yaml  # type: ignore[import-untyped]  # no stubs
 from pydantic import BaseModel, ValidationError
 
 from sandboxkit import ConfigurationError
+from sandboxkit.images import RegistryImage
 from sandboxkit.integrations._option_fields import OptionFields
 from sandboxkit.options import ConfigOptions
 
@@ -36,7 +37,8 @@ class SandboxkitConfig(OptionFields):
 def read(config: BaseModel | str | None) -> SandboxkitConfig:
     """Return the options for Inspect's sandbox config: a provider's name, a YAML file's name, or options.
 
-    Raises ConfigurationError for any other value, and for a missing or invalid file.
+    A file may lie beside a data set, and a row may name it: its `image` is one of a registry. Raises
+    ConfigurationError for any other value, and for a missing or invalid file.
     """
     if config is None:
         return SandboxkitConfig()
@@ -52,7 +54,14 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
         return SandboxkitConfig(provider=Path(config).name)
     remedy = "it must contain fields of SandboxkitConfig, such as 'provider: docker'"
     try:
-        return SandboxkitConfig.model_validate(yaml.safe_load(Path(config).read_text()) or {})
+        found = SandboxkitConfig.model_validate(yaml.safe_load(Path(config).read_text()) or {})
+        if (image := found.options().get("image")) is None:
+            return found
+        return found.model_copy(
+            update={"image": RegistryImage(image, f"sandbox config {config!r}")}
+        )
+    except ConfigurationError:
+        raise
     except OSError as error:
         raise ConfigurationError(f"sandbox config {config!r}: {error.strerror}") from error
     except (ValidationError, ValueError, yaml.YAMLError) as error:

@@ -30,6 +30,7 @@ from sandboxkit import (
     SandboxFileNotFoundError,
     Session,
 )
+from sandboxkit.images import image_on
 from sandboxkit.integrations.inspect._config import FILES, SandboxkitConfig, read
 
 T = TypeVar("T")
@@ -82,8 +83,9 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
     ) -> dict[str, SandboxEnvironment]:
         given = read(config)
         session = Session(given.provider, tags="inspect", **given.options())
+        image = image_on(session.provider_name, given.options().get("image"))
         try:
-            sandbox = await session.sandbox().start()
+            sandbox = await session.sandbox(image=image).start()
             workdir = await sandbox.workdir()
         except BaseException:
             session.close()  # not awaited: this task may be cancelled; the close continues

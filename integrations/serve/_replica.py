@@ -50,7 +50,11 @@ class Replica:
         self._session = grading_session(
             config.grader, config.provider, pool=config.pool, tags=config.tags
         )
-        self._lent = Session(config.provider, **{**config.options, "tags": config.tags})
+        options: dict[str, Any] = {
+            **config.options,
+            "tags": config.tags,
+        }  # Any: as in ServiceConfig
+        self._lent = Session(config.provider, **options)
         self._grading = GradingQueue(self._session, config.grader)
         self.sandboxes = ClientSandboxes(self._lent, config)
         self._tending = asyncio.create_task(self.sandboxes.tend())

@@ -11,6 +11,9 @@ from sandboxkit import ConfigurationError, Egress
 from sandboxkit.datasets import Folder
 from sandboxkit.types import Network
 
+_MOST_SETTINGS = 32 << 10
+"""Bytes of a `task.toml`: a dotted key takes a time that grows with the square of its length."""
+
 INTERNET = "internet"
 
 
@@ -50,7 +53,7 @@ def allowed(
 def read_settings(folder: Folder) -> dict[str, Any]:
     """Parse a `task.toml`; return {} if it does not exist. Raises ConfigurationError for invalid TOML."""
     try:
-        return tomllib.loads(folder.text("task.toml") or "")
+        return tomllib.loads(folder.text("task.toml", most=_MOST_SETTINGS) or "")
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigurationError):
             raise

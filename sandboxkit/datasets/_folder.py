@@ -37,16 +37,19 @@ class Folder:
         self.path, self._what = Path(os.path.realpath(path)), what
         self._root = os.fsencode(self.path)
 
-    def text(self, name: str) -> str | None:
-        """Return the text of a file of at most 8 MiB; None if there is none. Links are followed within the folder."""
+    def text(self, name: str, *, most: int = _MOST_TEXT, errors: str = "strict") -> str | None:
+        """Return the text of a file of at most `most` bytes; None if there is none.
+
+        Links are followed within the folder. `errors` is that of `bytes.decode`.
+        """
         if (found := self.find(name)) is None:
             return None
         with open(self.open(found), "rb") as file, self.reading(found):
-            data = file.read(_MOST_TEXT + 1)
-        if len(data) > _MOST_TEXT:
-            raise self.refusal(found, f"has more than {_MOST_TEXT} bytes of text")
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise self.refusal(found, f"has more than {most} bytes of text")
         try:
-            return data.decode()
+            return data.decode(errors=errors)
         except UnicodeDecodeError as error:
             raise self.refusal(found, f"is not UTF-8: {error.reason}") from error
 

@@ -13,7 +13,8 @@ _NAME = re.compile(
     rf"(?:docker://)?((?:{_HOST})?{_PART}(?:/{_PART})*)(:[\w][\w.-]{{0,127}})?(@sha256:[\da-f]{{64}})?",
     re.ASCII,
 )
-_ID = re.compile(r"sha256|[\da-f]{64}")
+_OURS = re.compile(r"sha256|[\da-f]{64}|sandboxkit-snapshot")
+"""Ids, and the repository of snapshots, which may be those of others."""
 _LONGEST = 512
 
 
@@ -29,7 +30,7 @@ class RegistryImage(str):
     def __new__(cls, name: object, where: str = "an image") -> Self:
         """Check the name."""
         match = _NAME.fullmatch(name) if isinstance(name, str) and len(name) <= _LONGEST else None
-        if match is None or _ID.fullmatch(match[1]):
+        if match is None or _OURS.fullmatch(match[1]):
             raise ConfigurationError(
                 f"{where}: {_arguments.shown(name)} is not the name of an image of a registry, such as "
                 "'python:3.11-slim'; what somebody else wrote cannot name a folder or an archive of this machine: "

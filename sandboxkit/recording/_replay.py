@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,10 @@ class ReplayProvider(Relay):
         }
 
     def _load(self, digest: str) -> bytes:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise ReplayMismatchError(
+                f"the recording {self._path!r} names {digest[:100]!r}, which is no digest of a content"
+            )
         try:
             return (self._folder / digest).read_bytes()
         except OSError as error:

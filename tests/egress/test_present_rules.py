@@ -190,3 +190,16 @@ def test_a_job_s_rules_end_with_the_job(
                 if port and (not own or proxy_port(after) != port):
                     with pytest.raises(PortError):
                         after.connect(port).result(DEADLINE)
+
+
+def test_a_start_from_a_snapshot_keeps_rules_that_were_narrowed(
+    provider: str, rules: Egress, wider: Egress, reaches: Reaches
+) -> None:
+    with Session(provider, network=wider) as session, session.sandbox() as sandbox:
+        sandbox.set_network(rules).result(DEADLINE)
+        snapshot = sandbox.snapshot().result(DEADLINE)
+        with session.sandbox(snapshot=snapshot) as later:
+            assert reaches(later) == ["web"]
+        with session.sandbox(snapshot=snapshot, network=wider) as asked:
+            assert reaches(asked) == ["web", "other"]
+        snapshot.delete().result(DEADLINE)

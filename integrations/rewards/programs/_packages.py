@@ -1,15 +1,18 @@
 """Converts problem packages on disk (Polygon's, and the ICPC format) to tasks of `Program`."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from sandboxkit import ConfigurationError
+from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards.programs._checkers import TokensChecker
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
+_MOST_BYTES = 1 << 30
 _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java": "java"}
 
 
@@ -20,37 +23,37 @@ def load_polygon(folder: str | Path) -> Task:
     an interactive problem. testlib.h is read from the package's folder `files`; if it is missing, put
     your own copy there. Raises ConfigurationError for a missing file and for a package without tests.
     """
-    root = Path(folder)
+    files = _package(folder)
     try:
-        problem = ElementTree.fromstring(_read(root / "problem.xml"))
+        problem = ElementTree.fromstring(_read(files, "problem.xml"))
     except ElementTree.ParseError as error:
-        raise ConfigurationError(f"{root / 'problem.xml'} cannot be read: {error}") from error
+        raise ConfigurationError(f"{files.path / 'problem.xml'} cannot be read: {error}") from error
     testset = problem.find("judging/testset")
     if testset is None:
-        raise ConfigurationError(f"{root / 'problem.xml'} has no judging/testset")
-    count = int(testset.findtext("test-count") or 0)
-    stdin = testset.findtext("input-path-pattern") or "tests/%02d"
-    stdout = testset.findtext("answer-path-pattern") or "tests/%02d.a"
+        raise ConfigurationError(f"{files.path / 'problem.xml'} has no judging/testset")
+    count = _number(files, "test-count", testset.findtext("test-count") or "0")
+    stdin, stdout = (
+        _pattern(files, testset.findtext(f"{name}-path-pattern") or usual)
+        for name, usual in (("input", "tests/%02d"), ("answer", "tests/%02d.a"))
+    )
     cases = [
-        {
-            "name": stdin % n,
-            "stdin": _read(root / (stdin % n)),
-            "stdout": _read(root / (stdout % n)),
-        }
-        for n in range(1, count + 1)
+        {"name": stdin % n, "stdin": _read(files, stdin % n), "stdout": _read(files, stdout % n)}
+        for n in range(1, int(count) + 1)
     ]
     if not cases:
-        raise ConfigurationError(f"{root} has no tests: use the full package from Polygon")
+        raise ConfigurationError(f"{files.path} has no tests: use the full package from Polygon")
     task: Task = {"cases": cases, "checker": "tokens"}
     if milliseconds := testset.findtext("time-limit"):
-        task["time_limit"] = int(milliseconds) / 1000
+        task["time_limit"] = _number(files, "time-limit", milliseconds) / 1000
     if size := testset.findtext("memory-limit"):
-        task["memory_limit_mb"] = max(int(size) >> 20, 1)
-    headers = {each.name: _read(each) for each in sorted((root / "files").glob("*.h"))}
+        task["memory_limit_mb"] = max(int(_number(files, "memory-limit", size)) >> 20, 1)
+    headers = {
+        each.removeprefix("files/"): _read(files, each) for each in _names(files, r"files/[^/]*\.h")
+    }
     for name in ("checker", "interactor"):
         source = problem.find(f"assets/{name}/source")
         if source is not None:
-            task[name] = _program(root / source.attrib["path"], headers)
+            task[name] = _program(files, source.get("path", ""), headers)
     if "interactor" in task and task["checker"] == "tokens":
         del task["checker"]
     return task
@@ -63,42 +66,40 @@ def load_icpc(folder: str | Path) -> Task:
     flags (float_tolerance and the like). Raises ConfigurationError for a package without cases, and for
     one with its own output validator, because those do not use testlib's protocol.
     """
-    root = Path(folder)
-    if any((root / name).is_dir() for name in ("output_validators", "output_validator")):
+    files = _package(folder)
+    if any(files.find(name) for name in ("output_validators", "output_validator")):
         raise ConfigurationError(
-            f"{root} has an output validator of its own, which Program cannot run: give the task a "
+            f"{files.path} has an output validator of its own, which Program cannot run: give the task a "
             "checker, as a function or JudgeProgram"
         )
-    files = sorted([*root.glob("data/sample/*.in"), *root.glob("data/secret/**/*.in")])
     cases = [
         {
-            "name": str(each.relative_to(root / "data").with_suffix("")),
-            "stdin": _read(each),
-            "stdout": _read(each.with_suffix(".ans")),
+            "name": name.removeprefix("data/").removesuffix(".in"),
+            "stdin": _read(files, name),
+            "stdout": _read(files, f"{name.removesuffix('.in')}.ans"),
         }
-        for each in files
+        for name in _names(files, r"data/(sample/[^/]*|secret/.*)\.in")
     ]
     if not cases:
-        raise ConfigurationError(f"{root} has no cases below data/sample or data/secret")
-    settings = _read(root / "problem.yaml") if (root / "problem.yaml").exists() else ""
-    task: Task = {"cases": cases, **_icpc_checker(_setting(settings, "validator_flags") or "")}
-    limit = _setting(settings, "time_limit")
-    if limit is None and (root / ".timelimit").exists():
-        limit = _read(root / ".timelimit").strip()
+        raise ConfigurationError(f"{files.path} has no cases below data/sample or data/secret")
+    settings = _text(files, "problem.yaml") or ""
+    flags = _setting(settings, "validator_flags") or ""
+    task: Task = {"cases": cases, **_icpc_checker(files, flags)}
+    limit = _setting(settings, "time_limit") or _text(files, ".timelimit")
     if limit is not None:
-        task["time_limit"] = float(limit)
+        task["time_limit"] = _number(files, "time_limit", limit)
     if memory := _setting(settings, "memory"):
-        task["memory_limit_mb"] = int(memory)
+        task["memory_limit_mb"] = int(_number(files, "memory", memory))
     return task
 
 
-def _icpc_checker(flags: str) -> Task:
+def _icpc_checker(files: Folder, flags: str) -> Task:
     words = flags.split()
     tolerances: Task = {}
     for name, key in (("relative", "rel_tol"), ("absolute", "abs_tol")):
         for flag in ("float_tolerance", f"float_{name}_tolerance"):
             if flag in words[:-1]:
-                tolerances[key] = float(words[words.index(flag) + 1])
+                tolerances[key] = _number(files, flag, words[words.index(flag) + 1])
     if tolerances:
         return tolerances
     if "space_change_sensitive" in words:
@@ -112,17 +113,46 @@ def _setting(text: str, name: str) -> str | None:
     return found[1].strip("'\"") or None if found else None
 
 
-def _program(path: Path, headers: dict[str, str]) -> JudgeProgram:
-    language = _SOURCES.get(path.suffix)
+def _program(files: Folder, name: str, headers: dict[str, str]) -> JudgeProgram:
+    language = _SOURCES.get(os.path.splitext(name)[1])
     if language is None:
         raise ConfigurationError(
-            f"{path} is not a source that Program can compile; use one of {', '.join(_SOURCES)}"
+            f"{name!r} of {files.path} is not a source that Program can compile; use one of {', '.join(_SOURCES)}"
         )
-    return JudgeProgram(_read(path), headers, language)
+    return JudgeProgram(_read(files, name), headers, language)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+def _package(folder: str | Path) -> Folder:
+    return Folder(folder, f"the problem package {os.fspath(folder)!r}")
+
+
+def _names(files: Folder, pattern: str) -> list[str]:
+    """Return the paths in the package that match a regular expression."""
+    names = (os.fsdecode(entry.name) for entry in files.entries())
+    return sorted(name for name in names if re.fullmatch(pattern, name))
+
+
+def _pattern(files: Folder, pattern: str) -> str:
+    if not re.fullmatch(r"[^%]*%(0?\d)?d[^%]*", pattern):
+        raise files.refusal(
+            b"problem.xml", f"has the pattern {pattern!r}: use one such as 'tests/%02d'"
+        )
+    return pattern
+
+
+def _number(files: Folder, name: str, text: str) -> float:
+    if not re.fullmatch(r"\d{1,15}(\.\d{1,15})?(e-?\d{1,2})?", text.strip()):
+        raise ConfigurationError(
+            f"{files.path}: {name} is {text.strip()[:50]!r}, which is no number"
+        )
+    return float(text)
+
+
+def _text(files: Folder, name: str) -> str | None:
+    return files.text(name, most=_MOST_BYTES, errors="surrogateescape")
+
+
+def _read(files: Folder, name: str) -> str:
+    if (text := _text(files, name)) is None:
+        raise ConfigurationError(f"{files.path / name} cannot be read: there is no such file")
+    return text

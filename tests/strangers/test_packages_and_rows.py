@@ -1,0 +1,178 @@
+"""Problem packages, rows of data sets, recordings and configuration files of somebody else."""
+
+import base64
+import os
+import pickle
+import zlib
+from pathlib import Path
+
+import pytest
+
+from sandboxkit import ConfigurationError
+from sandboxkit.errors import ReplayMismatchError
+from sandboxkit.images import RegistryImage
+from sandboxkit.integrations.rewards.programs import load_icpc, load_live_code_bench, load_polygon
+from sandboxkit.integrations.swe import load_task
+from sandboxkit.recording._replay import ReplayProvider
+from tests.strangers.tasks import in_time, write
+
+CANARY = "canary-of-the-host"
+PROBLEM = """<problem><judging><testset><test-count>{count}</test-count>
+<input-path-pattern>{stdin}</input-path-pattern><answer-path-pattern>{stdout}</answer-path-pattern>
+</testset></judging><assets><checker><source path="{checker}"/></checker></assets></problem>"""
+
+
+def polygon(folder: Path, **changes: str) -> Path:
+    values = {"count": "1", "stdin": "tests/%02d", "stdout": "tests/%02d.a", "checker": "check.py"}
+    problem = PROBLEM.format(**{**values, **changes})
+    write(
+        folder, **{"problem.xml": problem, "tests/01": "1", "tests/01.a": "1", "check.py": "pass"}
+    )
+    return folder
+
+
+def test_an_honest_polygon_package_is_read(tmp_path: Path) -> None:
+    task = load_polygon(polygon(tmp_path / "package"))
+    assert task["cases"] == [{"name": "tests/01", "stdin": "1", "stdout": "1"}]
+    assert task["checker"].source == "pass"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stdin": "{outside}/key%.0s"},
+        {"stdin": "{outside}/key%02d"},
+        {"stdout": "../outside/key%02d"},
+        {"stdin": "%s"},
+        {"stdin": "tests/%02d%02d"},
+        {"stdin": "tests/%99999999d"},
+        {"stdin": "tests/01"},
+        {"count": "x"},
+        {"count": "-1"},
+        {"count": "1e99"},
+        {"checker": "{outside}/key.py"},
+        {"checker": "../outside/key.py"},
+        {"checker": "link.py"},
+    ],
+)
+def test_a_polygon_package_reads_nothing_outside_of_it(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
+    outside = tmp_path / "outside"
+    write(outside, **dict.fromkeys(("key01", "key", "key.py"), CANARY))
+    changes = {name: text.format(outside=outside) for name, text in changes.items()}
+    package = polygon(tmp_path / "package", **changes)
+    os.symlink("../outside/key.py", package / "link.py")
+    with in_time(), pytest.raises(ConfigurationError) as caught:
+        load_polygon(package)
+    assert CANARY not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["tests/01", "tests/01.a", "problem.xml", "check.py", "tests"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_pipe_in_a_polygon_package_is_refused(
+    tmp_path: Path, place: str, kind: str
+) -> None:
+    package = polygon(tmp_path / "package")
+    (package / place).rename(tmp_path / "outside")
+    if kind == "link":
+        os.symlink("../outside" if "/" not in place else "../../outside", package / place)
+    else:
+        os.mkfifo(package / place)
+    with in_time(), pytest.raises(ConfigurationError):
+        load_polygon(package)
+
+
+@pytest.mark.parametrize("place", ["data", "data/secret", "data/secret/1.in", "data/secret/1.ans"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_pipe_in_an_icpc_package_is_refused(
+    tmp_path: Path, place: str, kind: str
+) -> None:
+    package = tmp_path / "package"
+    write(package, **{"data/secret/1.in": CANARY, "data/secret/1.ans": CANARY})
+    assert load_icpc(package)["cases"][0]["stdin"] == CANARY
+    (package / place).rename(tmp_path / "outside")
+    if kind == "link":
+        os.symlink(tmp_path / "outside", package / place)
+    else:
+        os.mkfifo(package / place)
+    with in_time(), pytest.raises(ConfigurationError):
+        load_icpc(package)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["memory: x", "time_limit: [", "validator_flags: float_tolerance x", "time_limit: 1e999"],
+)
+def test_settings_of_an_icpc_package_that_are_no_numbers_are_refused(
+    tmp_path: Path, settings: str
+) -> None:
+    write(tmp_path, **{"data/secret/1.in": "", "data/secret/1.ans": "", "problem.yaml": settings})
+    with pytest.raises(ConfigurationError, match="is no number"):
+        load_icpc(tmp_path)
+
+
+def packed(content: bytes) -> dict[str, str]:
+    text = base64.b64encode(zlib.compress(content)).decode()
+    return {"public_test_cases": "[]", "private_test_cases": text}
+
+
+def test_an_honest_row_of_live_code_bench_is_read() -> None:
+    cases = '[{"input": "1", "output": "2", "testtype": "stdin"}]'
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        task = load_live_code_bench(packed(pickle.dumps(cases, protocol)))
+        assert [case["stdin"] for case in task["cases"]] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x04r\xff\xff\xff\x7f.",
+        b"cos\nsystem\n(S'true'\ntR.",
+        pickle.dumps(["[]"]),
+        pickle.dumps("[" * 100_000),
+        b"not a pickle",
+        b"",
+    ],
+)
+def test_a_hostile_row_of_live_code_bench_is_refused(content: bytes) -> None:
+    with in_time(), pytest.raises(ConfigurationError, match="private_test_cases"):
+        load_live_code_bench(packed(content))
+
+
+def test_a_row_of_live_code_bench_cannot_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandboxkit.integrations.rewards.programs._loaders._MOST_BYTES", 1_000_000)
+    with in_time(), pytest.raises(ConfigurationError, match="more than 1000000 bytes"):
+        load_live_code_bench(packed(bytes(50_000_000)))
+
+
+def test_a_task_s_settings_are_read_in_time(tmp_path: Path) -> None:
+    write(tmp_path, **{"instruction.md": "Do.", "tests/test.sh": "", "task.toml": "a." * 50_000})
+    with in_time(), pytest.raises(ConfigurationError, match="more than 32768 bytes"):
+        load_task(tmp_path)
+
+
+@pytest.mark.parametrize("digest", ["{outside}", "../outside", "0" * 63, "0" * 64 + "\n", ""])
+def test_a_recording_names_contents_by_digests_alone(tmp_path: Path, digest: str) -> None:
+    write(tmp_path, **{"outside": CANARY})
+    replay = object.__new__(ReplayProvider)
+    replay._path, replay._folder = "recording", tmp_path / "contents"
+    with pytest.raises(ReplayMismatchError, match="no digest"):
+        replay._load(digest.format(outside=tmp_path / "outside"))
+
+
+@pytest.mark.parametrize("name", ["sandboxkit-snapshot:0123", "docker://sandboxkit-snapshot:a"])
+def test_no_task_names_the_snapshot_of_somebody(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not the name of an image of a registry"):
+        RegistryImage(name)
+
+
+def test_a_configuration_file_of_inspect_names_no_folder(tmp_path: Path) -> None:
+    read = pytest.importorskip("sandboxkit.integrations.inspect._config").read
+    file = tmp_path / "sandboxkit.yaml"
+    for image in ("/", str(tmp_path), "~", "../x"):
+        file.write_text(f"provider: local\nimage: {image!r}\n")
+        with pytest.raises(ConfigurationError, match="not the name of an image"):
+            read(str(file))
+    file.write_text("provider: docker\nimage: python:3.11-slim\n")
+    assert isinstance(read(str(file)).image, RegistryImage)
