@@ -37,8 +37,8 @@ def completing_errors(method: Callable[..., Any]) -> Callable[..., Any]:
     def plain(self: Any, *args: Any, **options: Any) -> Any:
         try:
             return method(self, *args, **options)
-        except SandboxError as error:
-            fail(error, self, args)
+        except SandboxError as error:  # from here, so that the traceback fits on a screen
+            raise self._completed(error, None).with_traceback(None) from error.__cause__
 
     if inspect.isasyncgenfunction(method):
         return functools.wraps(method)(items)

@@ -11,10 +11,10 @@ from sandboxkit.images._build import TAG
 from sandboxkit.images._image import TTL
 
 _EPILOG = """\
-The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM names an image of
-a registry, or "default", the provider's own. The steps run in a sandbox, whose files are
-kept as a snapshot, so no daemon is needed for the provider local. Build the
-same again, and the id is printed at once.
+The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM names an image of a
+registry, or "default", the provider's own. The steps run in a sandbox, whose
+files are kept as a snapshot, so no daemon is needed for the provider local.
+Build the same again, and the id is printed at once.
 
 examples:
   sandboxkit images build --provider docker Dockerfile

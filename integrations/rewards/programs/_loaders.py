@@ -13,7 +13,7 @@ from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 Row = Mapping[str, Any]  # Any: a row of a data set
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
 _MOST_BYTES = 1 << 30
-"""Of a row's cases, decompressed. The largest of LiveCodeBench have a few hundred million."""
+"""Largest size of a row's cases, decompressed. LiveCodeBench has rows of a few hundred million bytes."""
 _TEXT_ALONE = {
     *("PROTO", "FRAME", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "UNICODE"),
     *("MEMOIZE", "BINPUT", "PUT", "STOP"),
