@@ -5,6 +5,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path"
@@ -145,6 +146,7 @@ func (b *sandbox) listen(o options) error {
 func setUp(o options) (*sandbox, error) {
 	runtime.GOMAXPROCS(1) // the agent mostly waits: use fewer threads and wake-ups
 	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(math.MaxInt64) // an image's variable may say otherwise
 	syscall.Umask(0o022)
 	if o.beside {
 		// On a machine that only this sandbox uses, root's commands keep the vendor's capabilities.

@@ -100,7 +100,7 @@ class Provider(ABC):
 
     def _completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
         """Return the error of a method for its caller, which says which provider and which sandbox it was."""
-        error.provider = error.provider or self.name
+        error.provider = error.provider or getattr(self, "name", None)
         error.sandbox_id = error.sandbox_id or sandbox_id
         return error
 

@@ -20,15 +20,13 @@ from docker.errors import NotFound  # type: ignore[import-untyped]  # the packag
 
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import _answers
-from sandboxkit.providers.docker._container import agent_path
+from sandboxkit.providers.docker._container import GO_SETTINGS, agent_path
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._loopback import HOSTS
 
 _LABEL = "sandboxkit.agent"
 _HOSTS_NAME = "hosts"
-_GO_SETTINGS = ["GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK="]
-"""An image's Env could change how our program runs by these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def exec_agent(api: Any, sandbox_id: str) -> str:
     """Make an exec of the agent that connects a further client, and return its id."""
     socket = _answers.agent_socket(api.inspect_container(sandbox_id))
     argv = [agent_path(sandbox_id), "connect", socket]
-    made = api.exec_create(sandbox_id, argv, stdin=True, user="0:0", environment=_GO_SETTINGS)
+    made = api.exec_create(sandbox_id, argv, stdin=True, user="0:0", environment=GO_SETTINGS)
     return str(made["Id"])
 
 

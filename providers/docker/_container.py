@@ -62,6 +62,10 @@ _STATES = {
 }
 
 
+GO_SETTINGS = ["GODEBUG=", "GOGC=", "GOMEMLIMIT=", "GOTRACEBACK="]
+"""Variables of Go's run-time library without a value, for the agent in an image that sets them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
     """The properties of an image that the provider needs."""
@@ -72,6 +76,8 @@ class ContainerImage:
     user: str
     """The image's user; empty for root."""
     volumes: tuple[str, ...]
+    env: tuple[str, ...] = ()
+    """The image's variables, each as NAME=VALUE."""
     snapshot: Mapping[str, Any] | None = None
     """The record of the snapshot that the image is."""
 
@@ -267,7 +273,8 @@ def create_body(
         "Hostname": "sandbox",
         "NetworkDisabled": not endpoint,
         "User": "0:0",
-        "Env": [],
+        # They would slow the agent, which is a Go program, or stop it.
+        "Env": [each for each in GO_SETTINGS if any(own.startswith(each) for own in image.env)],
         "WorkingDir": "/",
         "Entrypoint": [agent_path(name)],
         "Cmd": agent_flags(

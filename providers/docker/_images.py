@@ -176,6 +176,7 @@ def _image(reference: str, answer: Any) -> ContainerImage:
         id=str(answer["Id"]),
         user=str(config.get("User") or ""),
         volumes=tuple(config.get("Volumes") or ()),
+        env=tuple(config.get("Env") or ()),
     )
 
 

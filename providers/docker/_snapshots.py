@@ -195,7 +195,8 @@ class DockerSnapshots(Provider):
                 "workdir of its sandbox"
             )
         tag = snapshot_id.removeprefix("snapshot-")
-        return ContainerImage(f"{_REPOSITORY}:{tag}", image["Id"], about["user"], (), about)
+        env = tuple((image["Config"] or {}).get("Env") or ())
+        return ContainerImage(f"{_REPOSITORY}:{tag}", image["Id"], about["user"], (), env, about)
 
     async def _described_image(self, snapshot_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a snapshot's record, and what the daemon knows of its image."""
