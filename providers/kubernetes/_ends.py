@@ -284,7 +284,7 @@ def end_error(
     text = f"sandbox {sandbox_id!r} ended: {over or reason_text}" + (
         f" ({reason_text})" if over else ""
     )
-    return SandboxTerminatedError(text, out_of_memory=bool(over))
+    return SandboxTerminatedError(text, sandbox_id=sandbox_id, out_of_memory=bool(over))
 
 
 def _own_excess(seen: PodStatus) -> tuple[str, str]:
