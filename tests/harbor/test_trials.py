@@ -68,7 +68,8 @@ async def trial(
 
 
 def environment(folder: Path, task: Path, **kwargs: object) -> Any:  # Any: untyped here
-    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON["local"] | kwargs)
+    allowed = {"allow_network": "internet"}  # tasks of Harbor have it if they say nothing
+    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON["local"] | allowed | kwargs)
     read = Task(task)
     return EnvironmentFactory.create_environment_from_config(
         config=config,
