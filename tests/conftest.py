@@ -9,28 +9,24 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.again import LEFT, pytest_runtest_logreport, pytest_sessionfinish
 from tests.hangs import (
     pytest_configure,
     pytest_runtest_call,
     pytest_runtest_setup,
     pytest_runtest_teardown,
 )
-from tests.leftovers import MARKER, survey
+from tests.leftovers import LEFT, MARKER, survey
 
-pytest_plugins = ["tests.local_here", "tests.skips"]
+pytest_plugins = ["tests.local_here", "tests.outcomes"]
 
 __all__ = [
     "pytest_configure",
     "pytest_runtest_call",
-    "pytest_runtest_logreport",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
-    "pytest_sessionfinish",
 ]
 
 _SECONDS = 90.0
@@ -107,31 +103,6 @@ def _wait_until_gone(run: str, temporary: Path, before: set[str]) -> set[str]:
 def _which(line: str) -> str:
     """Return a line of the survey without a process's command and a container's status, which change."""
     return line if line.startswith("temporary") else " ".join(line.split(" ", 2)[:2])
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a test that is marked `alone` in a file that `make test-alone` does not find by the mark's name."""
-    for path in {item.path for item in items if item.get_closest_marker("alone")}:
-        if "pytest.mark.alone" not in path.read_text():
-            raise pytest.UsageError(f"{path}: write pytest.mark.alone in the file of the test")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:  # Any: xdist's own
-    """With `--dist loadfile`, give each process whole files, and one process all tests of the cluster.
-
-    The cluster's tests wait for each other. Another `--dist` is xdist's own.
-    """
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # ships none
-
-    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # as its import
-        def _split_scope(self, nodeid: str) -> str:
-            file: str = super()._split_scope(nodeid)
-            return "tests/kubernetes" if "kubernetes" in file else file
-
-    return Scheduling(config, log)
 
 
 def pytest_report_header() -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 MARKER = "SANDBOXKIT_TEST_RUN"
 """An environment variable that every process of a test run inherits."""
 
+LEFT = "the tests left behind:\n"
+"""How a failure begins that running its test again does not excuse."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWNER = "sandboxkit.owner"
 _STORES = ("snapshots", "snapshot-records", "kubernetes-snapshots")

@@ -39,7 +39,7 @@ def run(folder: Path, *options: str, **env: str) -> str:
         "-p",
         "xdist.plugin",
         "-p",
-        "tests.skips",
+        "tests.outcomes",
         "-p",
         "tests.local_here",
         "-p",
@@ -68,15 +68,6 @@ def test_the_table_counts_each_component_and_no_other_cause(tmp_path: Path, proc
         "     1  framework        make it",
         "     1  no-such-program  apt-get install no-such-program",
     ]
-
-
-def test_several_runs_have_one_table(tmp_path: Path) -> None:
-    file = tmp_path / "skips.tsv"
-    for _ in range(2):  # a test that is run again counts once
-        assert "skipped for want of" not in run(tmp_path, SANDBOXKIT_SKIPS=str(file))
-    command = [sys.executable, "-m", "tests.skips", str(file)]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "     3  daemon           start it\n" in shown
 
 
 def test_what_ci_requires_fails_without_it(tmp_path: Path) -> None:

@@ -1,0 +1,332 @@
+"""`python -m tests.run [GROUP ...]`: run groups of tests, and say what ran, for how long, and what was flaky.
+
+A test that fails is a finding. After the last group at most three failed tests run once more, each alone: those
+that then pass are printed as flaky with their first traceback, and fail the run only where a race is the test's
+very subject. Nothing else is ever run twice.
+"""
+
+import argparse
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.leftovers import LEFT
+from tests.outcomes import VARIABLE, Outcome, read, skip_table
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "build" / "outcomes.jsonl"
+RUN_ONCE = ("tests/core/", "tests/agent/", "tests/crash/", "tests/pool/")
+"""A failure here is a race of ours, also where it passes alone: what load shows is what these tests are for."""
+MOST_AGAIN = 3
+_ALONE = "pytest.mark.alone"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tests that are started together: those without the mark `alone` first, then those with it."""
+
+    what: str
+    paths: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    marks: str = ""
+    """What else pytest's `-m` says."""
+    processes: int = 3  # tests mostly wait: three processes fill two cores
+    dist: str = "loadfile"
+    environment: str = ""
+    """The virtual environment below `.venv` with what these tests need, if it is not `.venv` itself."""
+    options: tuple[str, ...] = ()
+    required: str = ""
+    """The component that must be there: SANDBOXKIT_REQUIRE_… is set to it."""
+
+    def python(self) -> Path:
+        """Return the interpreter of the group's environment."""
+        return ROOT / ".venv" / self.environment / "bin" / "python"
+
+    def commands(self, nightly: bool) -> Iterator[list[str]]:
+        """Yield the arguments of each start of pytest."""
+        night = "" if nightly else " and not nightly"
+        marks = f" and {self.marks}" if self.marks else ""
+        ignored = [f"--ignore={path}" for path in self.left_out]
+        processes = ["-n", str(self.processes), "--dist", self.dist]
+        # A process that tests/hangs.py ended is not replaced: the next one would get the same test.
+        processes += ["--max-worker-restart", "0", "--no-loadscope-reorder"]
+        yield [f"-mnot alone{marks}{night}", *processes, *self.paths, *ignored]
+        if alone := sorted(self._files_alone()):
+            yield [f"-malone{marks}{night}", *alone]
+
+    def _files_alone(self) -> Iterator[str]:
+        """Yield the files with the mark: to import all of them takes half a minute."""
+        for path in self.paths:
+            found = (ROOT / path).rglob("test_*.py") if (ROOT / path).is_dir() else [ROOT / path]
+            for file in found:
+                name = str(file.relative_to(ROOT))
+                left_out = any(Path(name).is_relative_to(each) for each in self.left_out)
+                if not left_out and _ALONE in file.read_text():
+                    yield name
+
+
+_HOSTED = ("tests/e2b", "tests/daytona", "tests/modal", "tests/hosted")
+_CONTRACT = "tests/conformance/test_"
+_GROUPS = {
+    "vendors": Group(
+        "E2B, Daytona and Modal at their emulators",
+        (*_HOSTED, f"{_CONTRACT}daytona.py", f"{_CONTRACT}modal.py"),
+    ),
+    "vendors-contract": Group(
+        "the contract on E2B and the service, without what `make test` runs",
+        (
+            f"{_CONTRACT}e2b.py",
+            f"{_CONTRACT}service.py",
+            "tests/chaos/test_calls.py",
+            "tests/cli/test_doctor_live.py",
+        ),
+        marks="vendors",
+    ),
+    "cluster": Group("Kubernetes", ("tests/kubernetes",)),
+    "cluster-contract": Group(
+        "the contract on a cluster, without what `make test` runs",
+        (f"{_CONTRACT}kubernetes.py", f"{_CONTRACT}kubernetes_claims.py"),
+        marks="cluster",
+        processes=2,
+        dist="load",
+    ),
+    "corpora": Group(
+        "no cheat is accepted, no honest program refused, no hostile one excused",
+        (
+            "tests/rewards/programs/test_adversaries.py",
+            *(
+                f"tests/rewards/test_{name}.py"
+                for name in (
+                    "cheats",
+                    "honest",
+                    "honest_corpus",
+                    "hostile_workspaces",
+                    "humaneval_shaped",
+                    "idioms",
+                    "outcomes",
+                    "strangers",
+                    "table",
+                    "ended_agent",
+                    "fairness",
+                    "judge",
+                    "same_process",
+                    "service_time",
+                )
+            ),
+            "tests/swe/test_shared.py",
+            "tests/swe/test_tasks.py",
+        ),
+    ),
+    "reset": Group(
+        "attacks on the next job of a sandbox; agents whose reset lacks a step",
+        ("tests/reset",),
+        dist="load",
+    ),
+    "neighbours": Group(
+        "programs that use up what the kernel shares change no verdict on a neighbour",
+        ("tests/neighbours",),
+    ),
+    "mutants": Group(
+        "each check of the contract fails on a provider that is weakened on purpose",
+        (
+            f"{_CONTRACT}fake.py",
+            f"{_CONTRACT}live_mutants.py",
+            f"{_CONTRACT}mutants.py",
+        ),
+        dist="load",
+    ),
+    "trainer": Group(
+        "the GRPO trainer", ("tests/grpo",), left_out=("tests/grpo/test_against_trl.py",)
+    ),
+    "trl": Group(
+        "what TRL's trainers are given, and the pages about them",
+        ("tests/trl", "tests/grpo/test_against_trl.py", "tests/rewards/programs/test_trainers.py"),
+    ),
+    "adapters": Group(
+        "Inspect, the OpenAI Agents SDK, smolagents and deepagents",
+        (
+            "tests/inspect",
+            "tests/openai_agents",
+            "tests/smolagents/test_steps.py",
+            "tests/deepagents/test_agent.py",
+        ),
+    ),
+    "vllm": Group(
+        "the vLLM engines",
+        tuple(
+            str(path.relative_to(ROOT))
+            for path in sorted((ROOT / "tests/grpo").glob("test_vllm_*.py"))
+        ),
+        processes=2,
+        environment="vllm",
+        required="VLLM",
+    ),
+    "frameworks": Group(
+        "verifiers and LangChain's standard tests",
+        ("tests/deepagents/test_standard.py", "tests/verifiers"),
+        processes=2,
+        environment="frameworks",
+        options=("-o", "asyncio_default_fixture_loop_scope=function"),
+        required="FRAMEWORKS",
+    ),
+    "trainers": Group(
+        "verl, OpenRLHF, SkyRL's gym",
+        ("tests/trainers",),
+        processes=2,
+        environment="trainers",
+        required="FRAMEWORKS",
+    ),
+    "harbor": Group(
+        "Harbor",
+        ("tests/harbor",),
+        processes=2,
+        environment="harbor",
+        required="FRAMEWORKS",
+    ),
+}
+_APART = ("vendors", "cluster", *list(_GROUPS)[list(_GROUPS).index("corpora") : -4])
+"""Groups whose files `make test` leaves out; what needs an environment of its own is skipped there by name."""
+GROUPS = {
+    "test": Group(
+        "the suite without the groups below",
+        ("tests",),
+        left_out=tuple(path for name in _APART for path in _GROUPS[name].paths),
+        marks="not vendors and not cluster",
+    ),
+    **_GROUPS,
+}
+"""In the order in which they run."""
+
+
+@dataclass
+class Ran:
+    """What a group's starts of pytest came to."""
+
+    group: str
+    seconds: float = 0.0
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    """Starts that ended without an outcome for every test."""
+
+    def failed(self) -> list[Outcome]:
+        """Return the tests that failed."""
+        return [each for each in self.outcomes.values() if each.result == "failed"]
+
+    def row(self) -> tuple[str, ...]:
+        """Return the group's row of the table."""
+        results = [each.result for each in self.outcomes.values()]
+        counts = (str(results.count(name)) for name in ("passed", "failed", "skipped"))
+        return self.group, *counts, f"{self.seconds // 60:.0f}:{self.seconds % 60:02.0f}"
+
+
+def pytest(group: Group, arguments: Sequence[str]) -> int:
+    """Start pytest and return its exit status; its outcomes are added to FILE."""
+    command = [str(group.python()), "-m", "pytest", "-q", *group.options, *arguments]
+    environment = {**os.environ, VARIABLE: str(FILE)}
+    if group.required:
+        environment[f"SANDBOXKIT_REQUIRE_{group.required}"] = "1"
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def run(name: str, nightly: bool = False, only: Sequence[str] = ()) -> Ran:
+    """Run a group, or only these paths of it, and return what it came to."""
+    ran, group, start = Ran(name), GROUPS[name], time.monotonic()
+    if only:
+        group = dataclasses.replace(group, paths=tuple(only))
+    print(f"{time.strftime('%T')} {name}: {group.what}", flush=True)
+    if not group.python().exists():
+        ran.broken.append(f"there is no {group.python()}: `make test-{name}` makes it")
+    else:
+        for arguments in group.commands(nightly):
+            FILE.write_text("")
+            status = pytest(group, arguments)
+            with FILE.open() as file:
+                outcomes = read(file)
+            # Status 1 is pytest's word for tests that failed; a start without a test (5) is a mistake.
+            if status not in (0, 1) or (status == 1) != any(
+                each.result == "failed" for each in outcomes.values()
+            ):
+                ran.broken.append(f"pytest ended with {status}: pytest {' '.join(arguments)}")
+            ran.outcomes |= outcomes
+    ran.seconds = time.monotonic() - start
+    return ran
+
+
+def again(all_ran: Collection[Ran]) -> dict[str, Outcome]:
+    """Run the tests that failed once more, each alone, unless they are too many; return those that passed."""
+    failed = [(ran, each) for ran in all_ran for each in ran.failed() if LEFT not in each.text]
+    if len(failed) > MOST_AGAIN:
+        return {}
+    return {
+        each.test: each
+        for ran, each in failed
+        if pytest(GROUPS[ran.group], ["-p", "no:cacheprovider", each.test]) == 0
+    }
+
+
+def missing(all_ran: Collection[Ran]) -> list[Outcome]:
+    """Return the tests that were skipped wherever they were collected."""
+    outcomes = [each for ran in all_ran for each in ran.outcomes.values()]
+    ran = {each.test for each in outcomes if each.result != "skipped"}
+    files = {test.partition("::")[0] for test in ran}
+    skipped = {each.test: each for each in outcomes if each.result == "skipped"}
+    return [each for test, each in skipped.items() if test not in ran | files]
+
+
+def report(all_ran: Collection[Ran], flaky: Mapping[str, Outcome], required: bool) -> bool:
+    """Print what ran, what was flaky, what was skipped and what failed; return whether all is well."""
+    print()
+    rows = [("group", "passed", "failed", "skipped", "time"), *(ran.row() for ran in all_ran)]
+    for first, *others in rows:
+        print(f"{first:18}" + "".join(f"{each:>9}" for each in others))
+    if flaky:
+        print("\nflaky: failed, and passed alone")
+        for test, first in flaky.items():
+            print(f"  {test}\n" + "".join(f"    {line}\n" for line in first.text.splitlines()))
+    skipped = missing(all_ran)
+    if lines := list(skip_table(skipped)):
+        print("\nskipped for want of a component", *lines, sep="\n")
+    failures = [
+        each.test
+        for ran in all_ran
+        for each in ran.failed()
+        if each.test not in flaky or each.test.startswith(RUN_ONCE)
+    ]
+    failures += [line for ran in all_ran for line in ran.broken]
+    if required:
+        failures += [f"{each.test}: {each.text}" for each in skipped if [*skip_table([each])]]
+    if failures:
+        print("\nfailed:", *failures, sep="\n  ")
+    return not failures
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the command line names; return 0 if all passed, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--all", action="store_true", help="run every group")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PATH", help="of the group's, these"
+    )
+    parser.add_argument("--nightly", action="store_true", help="run what is marked nightly as well")
+    parser.add_argument(
+        "--required",
+        action="store_true",
+        help="a test skipped for want of a component is a failure",
+    )
+    given = parser.parse_args(argv)
+    groups = list(GROUPS) if given.all else given.groups or ["test"]
+    if unknown := set(groups) - set(GROUPS):
+        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    FILE.parent.mkdir(exist_ok=True)
+    all_ran = [run(name, given.nightly, given.only) for name in groups]
+    return 0 if report(all_ran, again(all_ran), given.required) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
