@@ -76,8 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _of(report: pytest.TestReport | pytest.CollectReport) -> Outcome:
-    skip = report.skipped and isinstance(report.longrepr, tuple)
-    text = str(report.longrepr[2]) if skip else report.longreprtext if report.failed else ""
+    text = report.longreprtext if report.failed else ""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        text = report.longrepr[2]
     seconds = report.duration if isinstance(report, pytest.TestReport) else 0.0
     return Outcome(report.nodeid, report.outcome, text, seconds)
 
@@ -128,7 +129,7 @@ class _Progress:
         self._config = config
         self._left: Counter[str] = Counter()
         self._results: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._all = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

@@ -282,8 +282,8 @@ def report(all_ran: Collection[Ran], flaky: Mapping[str, Outcome], required: boo
     """Print what ran, what was flaky, what was skipped and what failed; return whether all is well."""
     print()
     rows = [("group", "passed", "failed", "skipped", "time"), *(ran.row() for ran in all_ran)]
-    for first, *others in rows:
-        print(f"{first:18}" + "".join(f"{each:>9}" for each in others))
+    for name, *others in rows:
+        print(f"{name:18}" + "".join(f"{each:>9}" for each in others))
     if flaky:
         print("\nflaky: failed, and passed alone")
         for test, first in flaky.items():
