@@ -13,6 +13,7 @@ from sandboxkit import (
     SandboxFileError,
     SandboxFileNotFoundError,
 )
+from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._result import ToolError
 
@@ -83,7 +84,7 @@ class Editor:
     async def insert(self, path: str, insert_line: int, new_str: str) -> str:
         """Insert lines after line `insert_line`; 0 is the beginning of the file."""
         text = await self._text(path)
-        lines = text.splitlines(keepends=True)
+        lines = lines_of(text)
         if not 0 <= insert_line <= len(lines):
             raise ToolError(f"insert_line={insert_line} is not between 0 and {len(lines)}")
         if insert_line and not lines[insert_line - 1].endswith("\n"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._training.atomic_write import atomic_write
 
 _WIDTH, _HEIGHT = 64, 12
@@ -19,7 +20,7 @@ def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
     if not path.exists():
         return []
     found = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in lines_of(path.read_text("utf-8")):
         try:
             found.append(json.loads(line))
         except ValueError:

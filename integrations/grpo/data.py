@@ -11,6 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._tools import SCHEMAS
 from sandboxkit.integrations._training.difficulty import curriculum, kept_rewards, task_key
 from sandboxkit.integrations.grpo.config import Config
@@ -96,7 +97,7 @@ def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
             yield f"task {name!r}", json.dumps({"task_id": name})
         return
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
+        lines = lines_of(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):

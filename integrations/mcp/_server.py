@@ -27,6 +27,7 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
+from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._tools import truncate_middle
 
 T = TypeVar("T")
@@ -237,7 +238,7 @@ def _format_result(ran: RunResultFields, result: ProcessResult, timeout: float) 
 
 
 def _page(text: str, first: int, count: int) -> str:
-    every = text.splitlines(keepends=True)
+    every = lines_of(text)
     if first > max(len(every), 1):
         raise ToolError(f"first_line={first}: the file has {len(every)} lines")
     shown, size = every[first - 1 : first - 1 + count], 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation
+from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations.rewards._sessions import grading_session
 from sandboxkit.integrations.rewards._verdict import Grader
@@ -39,7 +40,7 @@ def read_tasks(path: str | Path, key: str | None = None) -> list[Entry]:
     no reference, the error names the first such line.
     """
     try:
-        lines = Path(path).read_text("utf-8").splitlines()
+        lines = lines_of(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"tasks {str(path)!r} cannot be read: {error}") from error
     entries = [

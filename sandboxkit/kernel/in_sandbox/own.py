@@ -216,7 +216,8 @@ class CellRunner:
 
     def execute(self, code: str, name: str) -> None:
         """Run the code, and show the value of its last statement if that is an expression."""
-        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        lines = [line + "\n" for line in code.split("\n")]
+        linecache.cache[name] = (len(code), None, lines, name)
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | self.flags, True)
         assert isinstance(tree, ast.Module)
         end = tree.body[-1] if tree.body else None

@@ -1,0 +1,12 @@
+"""Lines as `grep -n`, `sed` and JSON Lines count them: only a newline ends one."""
+
+import io
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Return the lines of a text, each with its newline; the last one may lack it.
+
+    `str.splitlines` also splits at form feed, CR, U+0085, U+2028 and others, which a line of JSON or of a program may
+    contain.
+    """
+    return list(io.StringIO(text, newline="\n"))
