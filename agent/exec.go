@@ -343,10 +343,18 @@ const pumpBytes = 32<<10 - frameRoom
 var buffers = sync.Pool{New: func() any { return new([pumpBytes]byte) }}
 
 // pump sends one output stream until end of file. After the command's exit it sends only the bytes that
-// are buffered at that moment.
+// are buffered at that moment; what the command left running may go on writing.
 func (e *execution) pump(k kind, f *os.File) {
-	defer e.readers.Done()
-	defer f.Close()
+	if e.send(k, f) {
+		go e.abandon(f)
+	} else {
+		f.Close()
+	}
+	e.readers.Done()
+}
+
+// send sends a stream's output, and reports whether a process may still write to it.
+func (e *execution) send(k kind, f *os.File) bool {
 	kept := buffers.Get().(*[pumpBytes]byte)
 	defer buffers.Put(kept)
 	buf := kept[:]
@@ -354,15 +362,39 @@ func (e *execution) pump(k kind, f *os.File) {
 		n, err := f.Read(buf)
 		if n > 0 && e.output(k, buf[:n]) != nil {
 			e.discard(f, buf)
-			return
+			return false
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			e.drain(k, f, buf)
-			return
+			return e.drain(k, f, buf)
 		}
 		if err != nil {
-			return // end of file, or EIO from a terminal that no process has open
+			return false // end of file, or EIO from a terminal that no process has open
 		}
+	}
+}
+
+// abandonedStreams bounds the streams that are read for processes that their commands left running. Each has a
+// descriptor; a process with one too many gets SIGPIPE at its next write.
+var abandonedStreams = make(chan struct{}, 512)
+
+// abandon reads and drops a stream until no process has it open. No buffer is held while nobody writes.
+func (e *execution) abandon(f *os.File) {
+	defer f.Close()
+	select {
+	case abandonedStreams <- struct{}{}:
+		defer func() { <-abandonedStreams }()
+	default:
+		return
+	}
+	stream, err := f.SyscallConn()
+	for open := true; open && err == nil; {
+		err = stream.Read(func(fd uintptr) bool {
+			buf := buffers.Get().(*[pumpBytes]byte)
+			defer buffers.Put(buf)
+			n, err := syscall.Read(int(fd), buf[:])
+			open = n > 0 || err == syscall.EINTR || err == syscall.EAGAIN
+			return err != syscall.EAGAIN
+		})
 	}
 }
 
@@ -375,7 +407,9 @@ func (e *execution) discard(f *os.File, buf []byte) {
 	}
 }
 
-func (e *execution) drain(k kind, f *os.File, buf []byte) {
+// drain sends what is buffered after the command's exit, and reports whether a process may still write to the stream.
+// The end of a terminal hangs it up for all.
+func (e *execution) drain(k kind, f *os.File, buf []byte) bool {
 	_ = f.SetReadDeadline(time.Time{})
 	if e.request.pty {
 		// A terminal delivers output a little after the command wrote it.
@@ -383,19 +417,23 @@ func (e *execution) drain(k kind, f *os.File, buf []byte) {
 		for total := 0; total < 1<<20; {
 			n, err := f.Read(buf)
 			if n > 0 && e.output(k, buf[:n]) != nil || err != nil {
-				return
+				return false
 			}
 			total += n
 		}
-		return
+		return false
 	}
 	for left := readable(f); left > 0; {
 		n, err := f.Read(buf[:min(left, len(buf))])
-		if n > 0 && e.output(k, buf[:n]) != nil || err != nil {
-			return
+		if err != nil {
+			return false
+		}
+		if e.output(k, buf[:n]) != nil {
+			return true
 		}
 		left -= n
 	}
+	return true
 }
 
 func (e *execution) feed(to *os.File, from io.Reader) {
