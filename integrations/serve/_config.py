@@ -21,7 +21,7 @@ class ServiceConfig:
     grader: Grader = field(default_factory=HostCompare)
     """Grades the tasks of `/v1/grade`, `/v1/score` and `/slime`."""
     tokens: tuple[Token, ...] = ()
-    """The accepted bearer tokens. If empty, every request is accepted."""
+    """The accepted bearer tokens. If empty, every request to this machine's loopback is accepted."""
     pool: int | None = None
     """Number of warm sandboxes for grading; see `grading_session`."""
     queue: int = 2048

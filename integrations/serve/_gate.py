@@ -1,6 +1,8 @@
-"""Checks the token of every request before its body is read."""
+"""Checks who sends a request, by its token or else by where it comes from, before its body is read."""
 
+import ipaddress
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
@@ -14,18 +16,32 @@ _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"})
 
 
 class RequireToken:
-    """Middleware that stores the client in a request's scope, and responds 401 without a valid token."""
+    """Middleware that stores the client in a request's scope, and responds 401 without a valid token.
+
+    Without tokens it responds 403 to what a web page could send: a request for a name that is not this machine's
+    loopback (which a page's own name may be made to mean), or one whose Origin is not there.
+    """
 
     def __init__(self, app: ASGIApp, tokens: tuple[Token, ...]) -> None:
         self._app, self._tokens = app, tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on to the application, or reject it."""
-        if scope["type"] not in ("http", "websocket") or scope["path"] in _OPEN:
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        given = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        client = client_of(self._tokens, given)
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if not self._tokens and (stranger := _stranger(headers)):
+            detail = {
+                "detail": f"a service without tokens serves this machine alone, not {stranger}: "
+                "use http://localhost, or start it with tokens"
+            }
+            await JSONResponse(detail, 403)(scope, receive, send)
+            return
+        if scope["path"] in _OPEN:
+            await self._app(scope, receive, send)
+            return
+        client = client_of(self._tokens, headers.get(b"authorization", ""))
         if client is not None:
             scope.setdefault("state", {})["client"] = client
             await self._app(scope, receive, send)
@@ -33,6 +49,29 @@ class RequireToken:
         detail = {"detail": "give a valid token: 'Authorization: Bearer TOKEN'"}
         refusal = JSONResponse(detail, 401, {"WWW-Authenticate": "Bearer"})
         await refusal(scope, receive, send)
+
+
+def _stranger(headers: dict[bytes, str]) -> str:
+    """Return the header that names another place than this machine's loopback; an empty string for none."""
+    places = {"Host": "//" + headers.get(b"host", ""), "Origin": headers.get(b"origin")}
+    for name, place in places.items():
+        try:
+            local = place is None or is_loopback(urlsplit(place).hostname or "")
+        except ValueError:
+            local = False
+        if not local:
+            return f"{name} {str(place).removeprefix('//')!r}"
+    return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or an address is that of this machine's loopback, whatever a resolver says."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _client(connection: HTTPConnection) -> Token:

@@ -1,6 +1,5 @@
 """The server process of one replica."""
 
-import ipaddress
 import signal
 import sys
 
@@ -9,6 +8,7 @@ import uvicorn
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._app import create_app
 from sandboxkit.integrations.serve._config import ServiceConfig
+from sandboxkit.integrations.serve._gate import is_loopback
 
 _KEEP_ALIVE = 75
 """Seconds after which an idle connection is closed. Most clients close idle connections sooner, so they
@@ -24,7 +24,7 @@ def serve(
     everyone who can reach the port could use the sandboxes.
     """
     config = config or ServiceConfig()
-    if not config.tokens and not _is_loopback(host):
+    if not config.tokens and not is_loopback(host):
         raise ConfigurationError(
             f"host={host!r} can be reached from other machines: give tokens, or use 127.0.0.1"
         )
@@ -39,12 +39,3 @@ def serve(
         timeout_graceful_shutdown=int(config.drain),
         timeout_keep_alive=_KEEP_ALIVE,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -1,0 +1,57 @@
+"""A service without tokens serves this machine's loopback, and nothing that a web page elsewhere can send."""
+
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from sandboxkit.integrations.serve import ServiceConfig, create_app
+from sandboxkit.integrations.serve._tokens import Token
+from sandboxkit.testing import FakeProvider
+
+pytestmark = pytest.mark.anyio
+TOKEN = Token("someone", "s" * 32)
+
+
+async def status(headers: Mapping[str, str], *tokens: Token) -> int:
+    """Ask for the list of sandboxes and return the response's status."""
+    app = create_app(ServiceConfig(provider=FakeProvider(), tokens=tokens))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.get("/v1/sandboxes", headers=headers)).status_code
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:1"])
+async def test_a_name_of_the_loopback_is_served(host: str) -> None:
+    assert await status({"Host": host}) == 200
+    assert await status({"Host": host, "Origin": f"http://{host}"}) == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "page.example",
+        "page.example:8080",
+        "localhost.page.example",
+        "10.0.0.1",
+        "0.0.0.0",
+        "",
+        "[::",
+    ],
+)
+async def test_a_host_of_another_name_is_refused(host: str) -> None:
+    assert await status({"Host": host}) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://page.example", "https://localhost.page.example", "null"]
+)
+async def test_a_page_of_another_origin_is_refused(origin: str) -> None:
+    assert await status({"Host": "localhost", "Origin": origin}) == 403
+
+
+async def test_with_tokens_the_token_decides(anyio_backend: str) -> None:
+    headers = {"Host": "sandboxes.example"}
+    assert await status(headers, TOKEN) == 401
+    assert await status({**headers, "Authorization": f"Bearer {TOKEN.secret}"}, TOKEN) == 200
