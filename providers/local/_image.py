@@ -19,6 +19,7 @@ import anyio.to_thread
 from sandboxkit.errors import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local import _pull
 from sandboxkit.providers.local._content import BadImageError, BadLayerError, reading
+from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._layers import unpack
 from sandboxkit.providers.local._removal import remove_tree
@@ -109,8 +110,10 @@ def _cache(host: HostUser) -> Path:
         path = Path("/var/cache/sandboxkit")
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sandboxkit"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path, exist_ok=True)
     path = path / "images"
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_folder(path, exist_ok=True)
     return path
 
 
@@ -177,7 +180,7 @@ async def _temporary(cache: Path) -> AsyncIterator[Path]:
 def _fill(path: Path, temporary: Path, target: Path, host: HostUser) -> None:
     """Extract an archive or a layout, and put the result at `target` unless another process was faster."""
     work = temporary / "image"
-    work.mkdir()
+    make_folder(work)
     _extract(path, work, host.owner() if host.is_root else None)
     try:
         work.rename(target)
@@ -204,7 +207,7 @@ def _remove_forgotten(cache: Path) -> None:
 def _extract(path: Path, target: Path, owner: tuple[int, int] | None) -> None:
     """Unpack all layers with `owner`, so that a sandbox's user may change the files in its overlay."""
     root = target / "root"
-    root.mkdir(mode=0o755)
+    make_folder(root)
     if owner is not None:
         os.chown(root, *owner)
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxkit.providers.local._content import BadLayerError, Stream, members, tar_of
+from sandboxkit.providers.local._folders import make_folder
 
 _MAX_MEMBERS = 2_000_000
 _MAX_BYTES = 64 << 30
@@ -74,7 +75,7 @@ class _Tree:
             if not os.path.isdir(path):
                 if os.path.lexists(path):
                     os.unlink(path)
-                os.mkdir(path, 0o755)
+                make_folder(path)
                 self.own(path)
             at.append(part)
         return "/".join((self.root, *at))

@@ -100,7 +100,8 @@ def reveal(sources: tuple[str, ...]) -> str:
     if not hidden:
         return ""
     holder = free_folder(list(sources))
-    lines = [f"mount -t tmpfs -o mode=0700,size=1m sandboxkit {holder}"]
+    # With a narrower umask others could not enter the folders that are made here either.
+    lines = ["umask 022", f"mount -t tmpfs -o mode=0700,size=1m sandboxkit {holder}"]
     for number, (folder, paths) in enumerate(hidden.items()):
         for position, path in enumerate(paths):
             lines += _mount(f"{holder}/{number}-{position}", path, path)

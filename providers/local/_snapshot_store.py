@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError, SnapshotNotFoundError
+from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import OwnerProcess
 
@@ -91,7 +92,7 @@ class SnapshotStore:
 
     def make(self) -> None:
         """Create the folder. It stays, because running providers have it mounted for their sandboxes."""
-        self.path.mkdir(mode=0o755, exist_ok=True)
+        make_folder(self.path, exist_ok=True)
 
     def load(self, snapshot_id: str) -> StoredSnapshot:
         """Return what is known about a snapshot. Raises SnapshotNotFoundError."""

@@ -29,6 +29,7 @@ from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _image, _layout, _spec, _sweep
 from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._copy import TreeCopy
+from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
@@ -126,8 +127,8 @@ class LocalSnapshots(Provider):
         init = [*meta.processes][-1]
         try:
             store.make()
-            folder.mkdir(mode=0o755)
-            (folder / "root").mkdir(mode=0o755)
+            make_folder(folder)
+            make_folder(folder / "root")
             with frozen(init):
                 copy = partial(self._copied, init, meta.folders, folder / "root", image)
                 use = self._copied_with_room(store, copy, folder / "root")
@@ -159,7 +160,7 @@ class LocalSnapshots(Provider):
             if error.errno not in _FULL or not self._evict(self._removable(known), everything):
                 raise
             remove_tree(target)
-            target.mkdir(mode=0o755)
+            make_folder(target)
             return copy()
 
     def _removable(self, known: dict[str, StoredSnapshot]) -> dict[str, DiskUse]:
@@ -237,8 +238,7 @@ class LocalSnapshots(Provider):
                         os.close(source)
                         source = inner
                     for parent in [*_above(path)][:-1]:
-                        with suppress(FileExistsError):
-                            os.mkdir(f"{target}{parent}", 0o755)
+                        make_folder(f"{target}{parent}", exist_ok=True)
                     copy.add(source, path)
                 finally:
                     os.close(source)

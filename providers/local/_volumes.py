@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sandboxkit.errors import VolumeError
+from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._state import StateDir
 
@@ -74,7 +75,7 @@ class LocalVolumes:
             folder = self._folders().get(name)
             if folder is None:
                 folder = self._parent / f"{name}.{secrets.token_hex(8)}"
-                folder.mkdir(mode=0o755)
+                make_folder(folder)
             if os.geteuid() == 0:  # each time: whoever made it may have been killed before this
                 os.chown(folder, *self._owner)
             if not _locked(folder, fcntl.LOCK_SH, locks):
