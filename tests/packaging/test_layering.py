@@ -23,6 +23,7 @@ INTEGRATIONS = sorted((ROOT / "integrations").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 SHARED_TOOLS = (
     "_extras",
+    "_lines",
     "_option_fields",
     "_outages",
     "_retries",
