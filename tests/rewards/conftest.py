@@ -23,33 +23,42 @@ def provider(request: pytest.FixtureRequest) -> str:
     return name
 
 
+# Any: rows of data sets, and options of a session.
 def grade_all(
     provider: str,
     grader: Grader,
     submissions: Iterable[tuple[str, str, Mapping[str, Any]]],
     *,
     in_turn: bool = False,
+    concurrency: int = CONCURRENCY,
+    at_once: int = 1000,
+    **options: Any,
 ) -> dict[str, Verdict]:
-    """Grade (name, code, task) each, at once; afterwards no sandbox is left.
+    """Grade (name, code, task) each, so many at once; afterwards no sandbox is left.
 
     Each run has a fresh sandbox, or all take turns in a few that are reset.
     """
     tag = f"rewards-test:{uuid.uuid4().hex}"
 
     async def run() -> dict[str, Verdict]:
-        pool = CONCURRENCY if in_turn else 0
+        pool = concurrency if in_turn else 0
         session = grading_session(
-            grader, provider, max_concurrency=CONCURRENCY, pool=pool, tags=tag
+            grader, provider, max_concurrency=concurrency, pool=pool, tags=tag, **options
         )
+        room = asyncio.Semaphore(at_once)
+
+        async def one(code: str, task: Mapping[str, Any]) -> Verdict:
+            async with room:
+                return await grader.grade(session, code, task)
+
         async with session:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    name: group.create_task(grader.grade(session, code, task))
-                    for name, code, task in submissions
+                    name: group.create_task(one(code, task)) for name, code, task in submissions
                 }
             verdicts = {name: task.result() for name, task in tasks.items()}
-        async with Session(provider) as session:
-            assert await session.list(tags=tag) == []
+        async with Session(provider) as session_after:
+            assert await session_after.list(tags=tag) == []
         return verdicts
 
     return asyncio.run(run())

@@ -22,6 +22,7 @@ from sandboxkit.integrations.rewards._programs import SandboxProgram, limited
 from sandboxkit.integrations.rewards._run import retried, run, watched
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
+from tests.rewards.corpus import DATA, read
 
 pytestmark = pytest.mark.timeout(300)
 on_local_first = pytest.mark.parametrize(
@@ -35,53 +36,8 @@ SPINNERS = (
     "import os\nfor _ in range(230):\n    if os.fork() == 0:\n        while True: pass\n"
     "while True: pass"
 )
-FEIGNED = {
-    "children that nobody waits for": """
-import os, signal, time
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-for _ in range(3):
-    if os.fork() == 0:
-        while True:
-            if os.fork() == 0:
-                end = time.monotonic() + 0.02
-                while time.monotonic() < end: pass
-                os._exit(0)
-            time.sleep(0.015)
-while True: pass
-""",
-    "orphans": """
-import os, time
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-while True:
-    pid = os.fork()
-    if pid == 0:
-        if os.fork() == 0:
-            end = time.process_time() + 0.05
-            while time.process_time() < end: pass
-        os._exit(0)
-    os.waitpid(pid, 0)
-""",
-    "a nice thread behind one that hardly runs": """
-import os, time
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-if os.fork() == 0:
-    os.nice(19)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    while True: time.sleep(0.001)
-while True:
-    end = time.monotonic() + 0.001
-    while time.monotonic() < end: pass
-    time.sleep(0.02)
-""",
-    "many that mostly sleep": """
-import os, time
-for _ in range(100):
-    if os.fork() == 0:
-        while True: time.sleep(0.5)
-while True: time.sleep(0.5)
-""",
-}
+FEIGNED = read(DATA / "feigned_starvation.toml")["feigned"]
+"""Programs that feign that others keep them off the processor."""
 
 
 def grade_together(
@@ -277,12 +233,3 @@ def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -
 
     with pytest.raises(ConfigurationError):
         asyncio.run(retried(Session(Still()), Limits(), wrong))
-
-
-def test_the_wall_bound_is_generous_and_within_the_deadline() -> None:
-    given = [(10.0, 900.0), (60.0, 900.0), (400.0, 900.0), (0.1, 0.3)]
-    longest = [Limits(timeout=timeout, deadline=deadline).longest for timeout, deadline in given]
-    assert longest == pytest.approx([50.0, 300.0, 650.0, 0.2])
-    for wall in (1.0, 900.0):  # below the timeout, and past the deadline
-        with pytest.raises(ConfigurationError, match="wall"):
-            Limits(timeout=2, wall=wall)

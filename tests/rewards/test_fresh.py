@@ -15,7 +15,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grade_in_fresh
-from tests.rewards.cheats import HONEST, TESTS
+from tests.rewards.trials import HONEST, TESTS
 
 HOSTILE = f"""
 mkdir -p /workspace/package /tmp/evil

@@ -20,8 +20,8 @@ from sandboxkit.integrations.rewards import (
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
-from tests.rewards.cheats import HONEST, TESTS
 from tests.rewards.conftest import grade_all
+from tests.rewards.trials import HONEST, TESTS
 
 LIMITS = Limits(timeout=30)
 HALF = "def mix(a, b):\n    return a * b + a - b if a < 5 else 0\n"  # right in two of five
@@ -31,33 +31,6 @@ def grade(grader: Grader, code: str, task: dict[str, Any]) -> Verdict:
     return grade_all("local", grader, [("it", code, task)])["it"]
 
 
-def test_function_cases_are_given_as_values() -> None:
-    case = {"args": [[1.5, float("inf")], (2,)], "kwargs": {"c": {"k": None}}}
-    echo = "def echo(a, b, c): return [a, b, c]"
-    for expected, outcome in (
-        ([[1.5, float("inf")], (2,), {"k": None}], Outcome.PASSED),
-        ([[1.5, float("inf")], [2], {"k": None}], Outcome.FAILED),
-    ):
-        task = {"entry_point": "echo", "cases": [{**case, "expected": expected}]}
-        assert grade(HostCompare(LIMITS), echo, task).outcome is outcome
-
-
-def test_printing_does_not_affect_a_function_case() -> None:
-    noisy = (
-        "import os\ndef f():\n    print('x'); os.write(1, b'y'); os.write(2, b'z')\n    return 1"
-    )
-    task = {"entry_point": "f", "cases": [{"expected": 1}]}
-    assert grade(HostCompare(LIMITS), noisy, task).score == 1
-
-
-def test_a_program_case_ignores_only_trailing_blanks() -> None:
-    task = {"cases": [{"stdin": "", "stdout": "a\nb 1.0"}]}
-    for printed, score in (("a \nb 1.0\n\n", 1), ("a b 1.0", 0), ("a\nb 1.00000001", 0)):
-        assert grade(HostCompare(LIMITS), f"print({printed!r})", task).score == score
-    near = {**task, "rel_tol": 1e-6}
-    assert grade(HostCompare(LIMITS), "print('a')\nprint('b 1.00000001')", near).score == 1
-
-
 def test_partial_scores_are_shares() -> None:
     task = {"test_list": TESTS}
     for grader in (HostCompare(LIMITS, partial=True), PassRate(LIMITS)):
@@ -65,14 +38,6 @@ def test_partial_scores_are_shares() -> None:
         assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.4)
         assert grade(grader, HONEST, task).score == 1
     assert grade(HostCompare(LIMITS), HALF, task).score == 0
-
-
-def test_a_line_that_cannot_be_split_is_still_graded() -> None:
-    lines = ["assert mix(2, 3) == 5", "assert mix(2, 3) > mix(1, 1)"]
-    task = {"test_list": lines}
-    assert grade(HostCompare(LIMITS), HONEST, task).score == 1
-    wrong = "def mix(a, b): return 5"
-    assert grade(HostCompare(LIMITS), wrong, task).outcome is Outcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -93,15 +58,9 @@ def test_a_task_that_cannot_be_graded_is_refused(grader: Grader, task: dict[str,
         asyncio.run(run())
 
 
-def test_bad_options_are_refused() -> None:
-    for make in (
-        lambda: Limits(timeout=0),
-        lambda: Limits(retries=-1),
-        lambda: Limits(timeout=10, deadline=10),
-        lambda: HostCompare(partial=True, together=True),
-    ):
-        with pytest.raises(ConfigurationError):
-            make()
+def test_partial_scores_and_one_process_exclude_each_other() -> None:
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        HostCompare(partial=True, together=True)
 
 
 class Flaky(LocalProvider):

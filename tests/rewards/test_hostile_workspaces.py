@@ -25,6 +25,7 @@ from sandboxkit.integrations.trl import SandboxEnvironments, SweEnvironments
 from sandboxkit.integrations.trl._rollout import tools_of
 from sandboxkit.integrations.trl._rollouts import _answer
 from tests.grpo.test_rollout import rollouts, row, run
+from tests.rewards.corpus import DATA, read
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the trainers', of many kinds
@@ -32,61 +33,8 @@ pytestmark = [
 ]
 ARTEFACT = "/workspace/work"
 
-# Each is a Python program in the folder that is graded; what it cannot do here it leaves.
-LEAVE = {
-    "nothing": "",
-    "an answer": "open('answer', 'w').write('42')",
-    "deep names": "for _ in range(40): os.mkdir('d' * 99); os.chdir('d' * 99)",
-    "deep folders": "for _ in range(500): os.mkdir('d'); os.chdir('d')",
-    "a sparse file": "os.truncate(os.open('answer', os.O_CREAT | os.O_WRONLY), 250 << 20)",
-    "a sparser file": "os.truncate(os.open('answer', os.O_CREAT | os.O_WRONLY), 1 << 50)",
-    "a large file": "open('answer', 'wb').write(os.urandom(9 << 20))",
-    "a full disk": "f = open('full', 'wb')\nwhile True: f.write(bytes(1 << 20))",
-    "a large file, again and again": (
-        "open('0', 'wb').write(bytes(4 << 20))\nfor n in range(100): os.link('0', f'h{n}')"
-    ),
-    "many files": "for n in range(6_000): os.mknod(f'{n}')",
-    "odd names": (
-        "for n in (b'\\n', b'\\xff\\xfe', b'\\xed\\xa0\\x80', b'x' * 255, b' ', b'-rf', b'a=b', "
-        "b'\\x01', b'...', b'~'): open(n, 'w'); os.makedirs(n + b'.d' if len(n) < 99 else b'y')"
-    ),
-    "a folder for the answer": "os.mkdir('answer')",
-    "no folder": "os.chdir('..'); shutil.rmtree('work')",
-    "a file for the folder": "os.chdir('..'); shutil.rmtree('work'); open('work', 'w')",
-    "a link for the folder": "os.chdir('..'); shutil.rmtree('work'); os.symlink('/etc', 'work')",
-    "a pipe for the folder": "os.chdir('..'); shutil.rmtree('work'); os.mkfifo('work')",
-    "a file for the workspace": "os.chdir('/'); os.rename('/workspace', '/w'); open('/workspace', 'w')",
-    "unreadable": "open('answer', 'w').write('42'); os.mkdir('in'); os.chmod('in', 0); os.chmod('answer', 0)",
-    "unreadable altogether": "os.chmod('.', 0)",
-    "an unreadable workspace": "os.chmod('..', 0)",
-    "a pipe": "os.mkfifo('answer')",
-    "a socket": "import socket; socket.socket(socket.AF_UNIX).bind('answer')",
-    "a device": "os.mknod('answer', 0o666 | 0o20000, os.makedev(1, 5))",
-    "zeros without end": "os.symlink('/dev/zero', 'answer')",
-    "links in a circle": "os.symlink('answer', 'other'); os.symlink('other', 'answer')",
-    "links up": "os.symlink('.', 'here'); os.symlink('/', 'root'); os.symlink('/proc/1/mem', 'answer')",
-    "a change of everything": """
-if not os.fork():
-    os.setsid()
-    for n in range(3): os.close(n)
-    if os.fork(): os._exit(0)
-    while True:
-        for name in ("a", "b", "answer"):
-            with contextlib.suppress(OSError): open(name, "wb").write(os.urandom(1 << 18))
-            with contextlib.suppress(OSError): os.truncate(name, 5)
-            with contextlib.suppress(OSError): os.rename(name, "c")
-            with contextlib.suppress(OSError): os.mkdir(name)
-            with contextlib.suppress(OSError): os.rmdir(name)
-            with contextlib.suppress(OSError): os.symlink("/dev/zero", name)
-            with contextlib.suppress(OSError): os.unlink(name)
-""",
-    "many processes": """
-for _ in range(100):
-    if not os.fork():
-        for n in range(3): os.close(n)
-        os.setsid(); time.sleep(300)
-""",
-}
+LEAVE = read(DATA / "hostile_workspaces.toml")["left"]
+"""Programs that run in the folder that is graded."""
 PROGRAM = f"""
 import contextlib, os, shutil, time
 os.makedirs({ARTEFACT!r}, exist_ok=True)

@@ -1,7 +1,6 @@
-"""Tests in one sandbox and the submission in another behave as if both were in one process."""
+"""Judges, which run tests in one sandbox of a submission in another. The corpus `across` has what they see."""
 
 import asyncio
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,105 +18,42 @@ from sandboxkit.integrations.rewards import (
     Limits,
     Outcome,
     Verdict,
+    grading_session,
     judge_folder,
 )
 from sandboxkit.integrations.rewards._judges import judges
 from tests.rewards.conftest import grade_all
-from tests.rewards.corpus.across import BEHAVIOURS, HOSTILE, IN_PLACE, SUBMISSION
 
 pytestmark = pytest.mark.timeout(300)
 LIMITS = Limits(timeout=20)
-
-
-def module_test(body: str) -> dict[str, Any]:
-    """A test whose body is at the module's level, where a star import may be."""
-    return {"tests": textwrap.dedent(body) + "\ndef test_it(): pass\n"}
-
-
-def test_tests_see_the_same_as_in_one_process(provider: str) -> None:
-    submissions = [
-        (name, SUBMISSION, {**module_test(body), "in_place": name in IN_PLACE})
-        for name, body in BEHAVIOURS.items()
-    ]
-    verdicts = grade_all(provider, HostCompare(LIMITS), submissions)
-    assert {n: v.detail for n, v in verdicts.items() if v.outcome is not Outcome.PASSED} == {}
-    assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
-
-
-def grade(code: str, task: dict[str, Any], **options: Any) -> Verdict:
-    return grade_all("local", HostCompare(LIMITS, **options), [("it", code, task)])["it"]
-
-
-def test_the_submission_cannot_reach_what_decides() -> None:
-    grader = HostCompare(Limits(timeout=4, wall=5, deadline=40))
-    submissions = [(name, code, {"tests": tests}) for name, (code, tests) in HOSTILE.items()]
-    verdicts = grade_all("local", grader, submissions)
-    assert {n: v for n, v in verdicts.items() if (v.reward, v.trust) != (0.0, "isolated")} == {}
+GRADER = HostCompare(LIMITS)
 
 
 def test_a_test_that_changes_its_folder_does_not_fail_the_next() -> None:
-    code, tests = HOSTILE["a folder that an earlier test left"]
-    right = code.replace("1", "9")
-    submissions = [(name, each, {"tests": tests}) for name, each in (("a", code), ("b", right))]
+    tests = "import os\nfrom solution import f\ndef test():\n    os.mkdir('left'); assert f() == 9"
 
     async def main() -> list[float]:
         async with Session("local") as session:
-            grader = HostCompare(LIMITS)
-            return [(await grader.grade(session, c, t)).score for _, c, t in submissions]
+            codes = (f"def f(): return {number}" for number in (1, 9))
+            return [(await GRADER.grade(session, code, {"tests": tests})).score for code in codes]
 
     assert asyncio.run(main()) == [0.0, 1.0]
-
-
-def test_a_daemon_thread_of_the_tests_fails_no_correct_submission() -> None:
-    tests = (
-        "import threading\nfrom solution import f\ndef test():\n"
-        "    threading.Thread(target=f, args=(1,), daemon=True).start()\n    assert f(0) == 9"
-    )
-    code = "import time\ndef f(n):\n    time.sleep(n)\n    return 9"
-    assert grade(code, {"tests": tests}).outcome is Outcome.PASSED
-
-
-def test_an_operator_with_plain_data_returns_objects_without_plain_values() -> None:
-    task = {"tests": "from solution import Vector\ndef test(): assert (Vector(1, 2) * 3).y == 6"}
-    assert grade(SUBMISSION, task).outcome is Outcome.PASSED
-    near = (
-        "class Near:\n    def __sub__(self, other): return self\n    def __abs__(self): return 0\n"
-    )
-    task = {"tests": "from solution import Near\ndef test(): assert abs(Near() - 5) < 1"}
-    assert grade(near, task).outcome is Outcome.FAILED
-    assert grade(near, {**task, "operators": ["Near"]}).outcome is Outcome.PASSED
 
 
 def test_partial_scores_count_what_a_judge_runs() -> None:
     code = "def f(x): return x if x < 3 else 0"
     lines = [f"assert f({n}) > {n - 1}" for n in range(1, 5)] + ["assert f(1) == 1"]
-    assert grade(code, {"test_list": lines}, partial=True).score == 3 / 5
-
-
-def test_a_function_of_the_prompt_belongs_to_the_tests() -> None:
-    """HumanEval's prompts define helpers; a submission cannot bring its own."""
-    prompt = (
-        "def shift(text):\n    return text[1:] + text[:1]\n\n"
-        "def unshift(text):\n    '''Undo shift.'''\n"
-    )
-    task = {
-        "prompt": prompt,
-        "entry_point": "unshift",
-        "test": "def check(candidate):\n    assert candidate(shift('abc')) == 'abc'",
-    }
-    right = prompt + "    return text[-1:] + text[:-1]\n"
-    cheat = "def shift(text): return text\ndef unshift(text): return text\n"
-    assert grade(right, task).outcome is Outcome.PASSED
-    assert grade(cheat, task).outcome is Outcome.FAILED
+    grader = HostCompare(LIMITS, partial=True)
+    verdicts = grade_all("local", grader, [("it", code, {"test_list": lines})])
+    assert verdicts["it"].score == 3 / 5
 
 
 def test_one_judge_serves_many_submissions_beside_the_limit() -> None:
     async def main() -> tuple[list[Verdict], int]:
         async with Session("local", max_concurrency=1) as session:
             task = {"test_list": ["assert f(2) > 1"]}
-            grader = HostCompare(LIMITS)
             verdicts = [
-                await grader.grade(session, f"def f(x): return x + {n}", task) for n in range(4)
+                await GRADER.grade(session, f"def f(x): return x + {n}", task) for n in range(4)
             ]
             return verdicts, len(judges(session)._kept)
 
@@ -126,14 +62,23 @@ def test_one_judge_serves_many_submissions_beside_the_limit() -> None:
     assert kept == 1
 
 
+@pytest.mark.anyio
+async def test_submissions_that_wait_for_room_need_no_judge() -> None:
+    task = {"tests": "def test_it():\n    assert double(4) == 8\n", "names": ["double"]}
+    async with grading_session(GRADER, "local", max_concurrency=2, tags="count:judges") as session:
+        code = "def double(n):\n    return 2 * n\n"
+        verdicts = await asyncio.gather(*(GRADER.grade(session, code, task) for _ in range(40)))
+        assert all(each.score == 1 for each in verdicts)
+        assert len(await session.list("count:judges")) <= 2 + 1
+
+
 def test_a_lost_judge_is_replaced() -> None:
     async def main() -> Verdict:
         async with Session("local") as session:
             task = {"test_list": ["assert f(2) > 1"]}
-            grader = HostCompare(LIMITS)
-            await grader.grade(session, "def f(x): return x", task)
+            await GRADER.grade(session, "def f(x): return x", task)
             await judges(session)._kept[0].sandbox.stop()
-            return await grader.grade(session, "def f(x): return x", task)
+            return await GRADER.grade(session, "def f(x): return x", task)
 
     assert asyncio.run(main()).outcome is Outcome.PASSED
 
@@ -158,7 +103,7 @@ def test_a_judge_without_python_is_a_configuration_error() -> None:
 )
 def test_tests_that_cannot_be_run_are_refused(task: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        asyncio.run(_grade_once(task, HostCompare(LIMITS)))
+        asyncio.run(_grade_once(task, GRADER))
 
 
 async def _grade_once(task: dict[str, Any], grader: Grader) -> Verdict:

@@ -16,9 +16,7 @@ from sandboxkit.integrations.rewards import (
     Limits,
     PassRate,
 )
-from tests.rewards.cheats import SLOW, TRIALS
-from tests.rewards.corpus.shapes import Trial
-from tests.rewards.corpus.trying import in_turn, refused, try_all
+from tests.rewards.trials import TRIALS, in_turn, refused, try_all
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -43,17 +41,13 @@ Counts = dict[str, int]
 """How many are accepted, by shape."""
 
 
-def sample(trial: Trial) -> list[str]:
-    return [name for name in sorted(trial.cheats) if name not in SLOW][::EVERY]
-
-
 def measured(grader: Callable[[Limits], Grader], *, every_shape: bool) -> Counts:
     tried = [
         (trial, shape, name)
         for trial in TRIALS
         for shape in trial.shapes
         if shape.lines and (every_shape or shape.name not in AT_NIGHT)
-        for name in sample(trial)
+        for name in trial.sample(EVERY)
     ]
     verdicts = try_all("local", grader, tried, as_lines=True)
     counts = Counter(shape for (shape, _), verdict in verdicts.items() if verdict.score == 1)
@@ -69,7 +63,7 @@ def block(floors: Mapping[str, Counts]) -> str:
             cells = [shape.name, f"0 of {len(trial.cheats)}"]
             for name in SHARED:
                 floor = floors[name].get(shape.name)
-                cells.append("" if floor is None else f"{floor} of {len(sample(trial))}")
+                cells.append("" if floor is None else f"{floor} of {len(trial.sample(EVERY))}")
             rows.append(cells)
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -1,26 +1,21 @@
-"""What the tests of whole programs share: where the toolchains are, and many gradings at once."""
+"""What the tests of whole programs share: where the toolchains are, and gradings."""
 
-import asyncio
 import functools
 import os
 import shutil
 import subprocess
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sandboxkit import Session
-from sandboxkit.integrations.rewards import Verdict, grading_session
+from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
 from tests.components import lack, reason
 from tests.docker_here import require_docker
 from tests.local_here import require_local
+from tests.rewards import conftest
 
 LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
 LANGUAGES_ROOT = os.environ.get("SANDBOXKIT_LANGUAGES_ROOT")
-CONCURRENCY = 2
-
-
 _WHERE_CI_RUNS = frozenset(("gcc", "g++"))
 """Tools that the image has in CI: with them the tests fail where it is not there, and are not skipped."""
 _HAS = 'for tool; do if command -v "$tool" >/dev/null; then echo "$tool"; fi; done'
@@ -63,37 +58,19 @@ def options_for(provider: str, language: str | Language) -> dict[str, Any]:
     return {}
 
 
+# Any: rows of data sets, and options of a session.
 def grade_all(
     provider: str,
     grader: Program,
     submissions: Iterable[tuple[str, str, Mapping[str, Any]]],
     *,
-    pool: int = CONCURRENCY,
+    in_turn: bool = True,
     **options: Any,
 ) -> dict[str, Verdict]:
-    """Grade (name, code, task) each, in sandboxes that take turns; afterwards no sandbox is left."""
-    tag = f"programs-test:{uuid.uuid4().hex}"
-    todo = list(submissions)
-
-    async def run() -> dict[str, Verdict]:
-        session = grading_session(
-            grader, provider, max_concurrency=CONCURRENCY, pool=pool, tags=tag, **options
-        )
-        room = asyncio.Semaphore(CONCURRENCY)
-
-        async def one(code: str, task: Mapping[str, Any]) -> Verdict:
-            async with room:
-                return await grader.grade(session, code, task)
-
-        async with session:
-            async with asyncio.TaskGroup() as group:
-                tasks = {name: group.create_task(one(code, task)) for name, code, task in todo}
-            verdicts = {name: task.result() for name, task in tasks.items()}
-        async with Session(provider) as session:
-            assert await session.list(tags=tag) == []
-        return verdicts
-
-    return asyncio.run(run())
+    """Grade (name, code, task) each, in two sandboxes."""
+    return conftest.grade_all(
+        provider, grader, submissions, in_turn=in_turn, concurrency=2, at_once=2, **options
+    )
 
 
 def grade(

@@ -8,9 +8,12 @@ import pytest
 from sandboxkit.integrations import rewards
 from sandboxkit.integrations.rewards import Limits, Outcome
 from sandboxkit.integrations.rewards.programs import Program
-from tests.rewards.programs import cheats, honest
+from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import grade_all, options_for
 
+DATA = Path(__file__).with_name("data")
+CHEATS, HONEST = read(DATA / "cheats.toml"), read(DATA / "honest.toml")
+"""The cases of the task, and programs by language and name."""
 _LIMITS = Limits(timeout=1, wall=3, memory_mb=512, output_limit=1 << 20)
 _GRADER = Program(limits=_LIMITS, compile_limits=Limits(timeout=5))
 _LANGUAGES = ("python", "c", "cpp17")
@@ -19,8 +22,8 @@ _LANGUAGES = ("python", "c", "cpp17")
 @pytest.mark.parametrize("language", _LANGUAGES)
 def test_no_cheat_is_accepted_or_masked(provider: str, language: str) -> None:
     options = options_for(provider, language)
-    task = {"cases": cheats.CASES, "language": language}
-    todo = [(name, code, task) for name, (own, code) in cheats.CHEATS.items() if own == language]
+    task = {"cases": CHEATS["cases"], "language": language}
+    todo = [(name, code, task) for name, code in CHEATS[language].items()]
     verdicts = grade_all(provider, _GRADER, todo, **options)
     assert {name: verdict for name, verdict in verdicts.items() if verdict.reward != 0} == {}
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
@@ -30,16 +33,11 @@ def test_no_cheat_is_accepted_or_masked(provider: str, language: str) -> None:
 def test_every_odd_honest_program_is_accepted(provider: str, language: str) -> None:
     options = options_for(provider, language)
     grader = dataclasses.replace(_GRADER, limits=dataclasses.replace(_LIMITS, timeout=5, wall=25))
-    task = {"cases": honest.CASES, "language": language}
-    todo = [(name, code, task) for name, (own, code) in honest.HONEST.items() if own == language]
+    task = {"cases": HONEST["cases"], "language": language}
+    todo = [(name, code, task) for name, code in HONEST[language].items()]
     verdicts = grade_all(provider, grader, todo, **options)
     wrong = {name: each for name, each in verdicts.items() if each.outcome is not Outcome.PASSED}
     assert wrong == {}
-
-
-def test_the_corpus_is_as_large_as_it_says() -> None:
-    assert len(cheats.CHEATS) >= 60
-    assert len(honest.HONEST) >= 60
 
 
 def test_the_document_counts_the_corpora() -> None:
@@ -55,10 +53,7 @@ def table() -> str:
         "| --- | --- | --- |",
     ]
     for language in (*_LANGUAGES, "bash"):
-        counts = [
-            sum(own == language for own, _ in corpus.values())
-            for corpus in (cheats.CHEATS, honest.HONEST)
-        ]
+        counts = [len(corpus.get(language, ())) for corpus in (CHEATS, HONEST)]
         cells = [f"0 of {count}" if count else "" for count in counts]
         rows.append(f"| {language} | {cells[0]} | {cells[1]} |")
     return "\n".join(rows) + "\n"

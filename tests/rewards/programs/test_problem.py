@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards import Limits
 from sandboxkit.integrations.rewards.programs import FloatsChecker, JudgeProgram, Program
 
 CASE = {"stdin": "1\n", "stdout": "2\n"}
@@ -88,7 +87,6 @@ def test_an_interactor_needs_no_expected_output() -> None:
         lambda: JudgeProgram("x", {"a/b": ""}),
         lambda: JudgeProgram("x", language="pyhton"),
         lambda: JudgeProgram("x", most=0),
-        lambda: Limits(timeout=0),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused(make: Any) -> None:

@@ -72,7 +72,7 @@ def test_parts_say_what_each_case_used(provider: str) -> None:
 def test_the_first_wrong_answer_ends_the_grading(provider: str) -> None:
     options = options_for(provider, "python")
     code = "n = int(input())\nprint(2 * n if n == 1 else 0)"
-    verdict = grade(provider, Program("python"), code, DOUBLE, pool=0, **options)
+    verdict = grade(provider, Program("python"), code, DOUBLE, in_turn=False, **options)
     assert [part.outcome for part in verdict.parts] == [Outcome.PASSED, Outcome.FAILED]
     assert verdict.detail.startswith("case 2: line 1 is wrong: 0")
     assert verdict.score == 0
@@ -120,7 +120,8 @@ def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provi
     grader = Program("python", limits=Limits(timeout=1), partial=True)
     options = options_for(provider, "python")
     single, shared = (
-        grade(provider, grader, ENDING, {"cases": cases}, pool=pool, **options) for pool in (0, 2)
+        grade(provider, grader, ENDING, {"cases": cases}, in_turn=in_turn, **options)
+        for in_turn in (False, True)
     )
     crash, late, passed = Outcome.RUNTIME_ERROR, Outcome.TIMEOUT, Outcome.PASSED
     expected = [passed, crash, late, crash, Outcome.FAILED, passed, late, passed, crash, passed]

@@ -1,1 +1,0 @@
-"""Hostile submissions by what they attack, and the shapes of the tests that they are tried on."""

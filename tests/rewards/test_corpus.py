@@ -1,0 +1,146 @@
+"""In every corpus what is correct passes, however odd it is, and what is wrong or a cheat fails."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import types
+from typing import Any
+
+import pytest
+
+from sandboxkit.integrations.rewards import Grader, HostCompare, Limits
+from tests.docker_here import require_docker
+from tests.rewards.conftest import grade_all
+from tests.rewards.corpus import CORPORA, DATA, Item, of_folder
+
+pytestmark = pytest.mark.timeout(1800)
+GENEROUS = HostCompare(Limits(timeout=60, deadline=1500))
+SIZES = {"across": 44, "honest": 110, "humaneval_shaped": 30, "idioms": 70, "strangers": 78}
+"""How many items each folder has at least."""
+CHEATS_OF_STRANGERS = 350
+Submission = tuple[str, str, Item]
+"""A name, a program, and its item."""
+
+
+def check_all(
+    where: str, grader: Grader, submissions: list[Submission], *, passed: bool, in_turn: bool = True
+) -> None:
+    """Grade all, and show those whose verdict is not what it should be."""
+    rows = [(name, code, item.row) for name, code, item in submissions]
+    verdicts = grade_all(where, grader, rows, in_turn=in_turn)
+    wrong = []
+    for name, _, item in submissions:
+        verdict = verdicts[name]
+        outcome = "passed" if passed else item.outcome or verdict.outcome
+        wanted = (outcome, passed, passed, item.row.get("trust", "isolated"))
+        if (verdict.outcome, verdict.score, verdict.reward, verdict.trust) != wanted:
+            wrong.append((name, verdict))
+    assert wrong == []
+
+
+def test_no_corpus_has_lost_items() -> None:
+    assert {
+        name: len(of_folder(name)) for name in SIZES if len(of_folder(name)) < SIZES[name]
+    } == {}
+    assert sum(len(item.fails) for item in of_folder("strangers")) >= CHEATS_OF_STRANGERS
+
+
+@pytest.mark.parametrize(
+    ("where", "in_turn", "folder"),
+    [
+        *(("local", True, folder) for folder in SIZES),
+        ("local", False, "honest"),
+        *(("docker", True, folder) for folder in ("across", "honest", "humaneval_shaped")),
+    ],
+)
+def test_what_is_correct_passes(where: str, in_turn: bool, folder: str) -> None:
+    if where == "docker":
+        require_docker()
+    submissions = [(item.name, item.passes, item) for item in of_folder(folder) if item.passes]
+    check_all(where, GENEROUS, submissions, passed=True, in_turn=in_turn)
+
+
+@pytest.mark.parametrize("corpus", CORPORA)
+def test_what_is_wrong_or_a_cheat_fails(corpus: str) -> None:
+    by_limits: dict[Limits, list[Submission]] = {}
+    for item in CORPORA[corpus]:
+        for name, code in item.fails.items():
+            by_limits.setdefault(item.limits, []).append((f"{item.name}: {name}", code, item))
+    for limits, submissions in by_limits.items():
+        check_all("local", HostCompare(limits), submissions, passed=False)
+
+
+def test_no_reference_solution_of_mbpp_is_refused(provider: str) -> None:
+    """All are graded on local; on docker, where the same judge grades them, one in five."""
+    rows = [json.loads(line) for line in (DATA / "mbpp_500.jsonl").read_text().splitlines()]
+    assert len(rows) == 500
+    items = [Item(str(row["task_id"]), row, row["code"]) for row in rows]
+    chosen = items if provider == "local" else items[::5]
+    check_all(provider, GENEROUS, [(item.name, item.passes, item) for item in chosen], passed=True)
+
+
+def is_right(item: Item, code: str, *, tested: bool) -> bool:
+    """Run a submission, and its tests where `tested`, in one process, as anybody would."""
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory() as temporary:
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                say_whether_right(item, code, write, temporary, tested=tested)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as answer:
+            found = answer.read()
+        os.waitpid(child, 0)
+    return found == b"right"
+
+
+def say_whether_right(item: Item, code: str, answer: int, temporary: str, *, tested: bool) -> None:
+    os.setsid()
+    signal.alarm(10)
+    tempfile.tempdir = temporary
+    silent = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(silent, descriptor)
+    if tested:
+        run_tests(item.row, code)
+    names: dict[str, Any] = {"solution": module_of(code)}
+    right = item.right
+    if right.startswith("def "):
+        exec(right, names)
+        right = "right(solution)"
+    if eval(right, names) is True:
+        os.write(answer, b"right")
+
+
+def module_of(code: str) -> types.ModuleType:
+    module = sys.modules["solution"] = types.ModuleType("solution")
+    exec(compile(code, "solution.py", "exec"), module.__dict__)
+    return module
+
+
+# Any: a row of a data set.
+def run_tests(row: Any, code: str) -> None:
+    names: dict[str, Any] = {"__name__": "solution"}
+    if "tests" in row:
+        module_of(code)
+        exec(row["tests"], names)
+        for name in [name for name in names if name.startswith("test_")]:
+            names[name]()
+        return
+    for source in (row.get("test_setup_code", ""), code, row.get("test", "")):
+        exec(source, names)
+    if "test" in row:
+        names["check"](names[row["entry_point"]])
+    for line in row.get("test_list", ()):
+        exec(line, names)
+
+
+def test_an_item_that_says_what_is_right_has_a_right_solution_and_only_cheats() -> None:
+    items = [item for corpus in CORPORA.values() for item in corpus if item.right]
+    assert [item.name for item in items if not is_right(item, item.passes, tested=True)] == []
+    cheats = [(item, name) for item in items if not item.hostile for name in item.fails]
+    assert [name for item, name in cheats if is_right(item, item.fails[name], tested=False)] == []
