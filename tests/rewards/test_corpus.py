@@ -11,14 +11,21 @@ from typing import Any
 
 import pytest
 
-from sandboxkit.integrations.rewards import Grader, HostCompare, Limits
+from sandboxkit.integrations.rewards import Grader, HostCompare, Limits, _judged
 from tests.docker_here import require_docker
 from tests.rewards.conftest import grade_all
 from tests.rewards.corpus import CORPORA, DATA, Item, of_folder
 
 pytestmark = pytest.mark.timeout(1800)
 GENEROUS = HostCompare(Limits(timeout=60, deadline=1500))
-SIZES = {"across": 44, "honest": 110, "humaneval_shaped": 30, "idioms": 70, "strangers": 78}
+SIZES = {
+    "across": 55,
+    "beside": 11,
+    "honest": 110,
+    "humaneval_shaped": 30,
+    "idioms": 70,
+    "strangers": 78,
+}
 """How many items each folder has at least."""
 CHEATS_OF_STRANGERS = 350
 Submission = tuple[str, str, Item]
@@ -64,12 +71,14 @@ def test_what_is_correct_passes(where: str, in_turn: bool, folder: str) -> None:
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_what_is_wrong_or_a_cheat_fails(corpus: str) -> None:
+def test_what_is_wrong_or_a_cheat_fails(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
     by_limits: dict[Limits, list[Submission]] = {}
     for item in CORPORA[corpus]:
         for name, code in item.fails.items():
             by_limits.setdefault(item.limits, []).append((f"{item.name}: {name}", code, item))
     for limits, submissions in by_limits.items():
+        if limits.wall is not None:
+            monkeypatch.setattr(_judged, "_JUDGE_SECONDS", 10)  # some use up the judge's time
         check_all("local", HostCompare(limits), submissions, passed=False)
 
 
