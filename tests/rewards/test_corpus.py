@@ -109,7 +109,7 @@ def is_right(item: Item, code: str, *, tested: bool) -> bool:
 
 def say_whether_right(item: Item, code: str, answer: int, temporary: str, *, tested: bool) -> None:
     os.setsid()
-    signal.alarm(10)
+    signal.alarm(60)
     tempfile.tempdir = temporary
     silent = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
