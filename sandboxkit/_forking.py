@@ -65,6 +65,7 @@ def fork(
             "and start session.sandbox(snapshot=...)"
         )
     life.provider.check_snapshot(life.spec, "files")
+    lost = contextlib.ExitStack()  # stops them if they start just as the operation is cancelled
 
     async def run(sandbox_id: str) -> list[S | SandboxError]:
         own = _tags.public(life.spec.tags)
@@ -92,19 +93,17 @@ def fork(
                 results[number] = error
                 made[number][1].stop()
 
-        for each in left:
-            each.after, each.pooled = after, False
-        try:
+        with contextlib.ExitStack() as failed:
+            for each in left:
+                each.after, each.pooled = after, False
+                failed.callback(each.stop)
             async with anyio.create_task_group() as group:
                 for number in range(n):
                     group.start_soon(start, number)
-        except BaseException:
-            for each in tuple(left):
-                each.stop()
-            raise
+            lost.push(failed.pop_all())
         return results
 
-    return Operation(life.call(run), of=life)
+    return Operation(life.call(run), lost=lost.close, of=life)
 
 
 def _refuse_reset(spec: SandboxSpec) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import anyio
 
-from sandboxkit import _arguments
+from sandboxkit import _arguments, _forks
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
 from sandboxkit.errors import KernelError, SandboxError
@@ -97,18 +97,24 @@ class Kernel(ManagedProcess[KernelProcess]):
         forked then.
         """
         count = _arguments.integer("n", n)
+        forks: list[Kernel] = []
 
         async def run() -> list[Kernel | SandboxError]:
             found = await (await self._opened()).fork(count)
             kernels = [each if isinstance(each, SandboxError) else self._of(each) for each in found]
-            self._forks = [each for each in self._forks if not each._closed]
-            self._forks += [each for each in kernels if isinstance(each, Kernel)]
+            forks.extend(each for each in kernels if isinstance(each, Kernel))
+            self._forks = [*(each for each in self._forks if not each._closed), *forks]
             if self._closed:
                 await self._close_forks()
                 raise self._was_closed()
             return kernels
 
-        return self._operation(run)
+        def lost() -> None:
+            for each in forks:
+                each._close()
+
+        _forks.refuse(self._pid, "this kernel", "open one there")
+        return Operation(run(), lost=lost)
 
     def _of(self, held: KernelProcess) -> "Kernel":
         fork = Kernel(self._sandbox)

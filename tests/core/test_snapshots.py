@@ -1,6 +1,9 @@
 """Snapshots and forks in the core: bad input, partial failures, cancellation, and what a notebook shows."""
 
+import queue
 import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -9,10 +12,12 @@ from sandboxkit import (
     ConfigurationError,
     Operation,
     Sandbox,
+    SandboxError,
     SandboxTerminatedError,
     Session,
     Snapshot,
 )
+from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._states import State
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
@@ -134,10 +139,37 @@ def test_a_cancelled_fork_leaves_nothing() -> None:
         while left(provider) != (1, 1):
             time.sleep(0.01)
         forking.cancel()
-        end = time.monotonic() + 60
-        while left(provider) != (1, 0):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until_only_the_first_is_left(provider)
+
+
+def test_a_fork_that_succeeds_just_as_it_is_cancelled_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: queue.SimpleQueue[Operation[list[Sandbox | SandboxError]]] = queue.SimpleQueue()
+    call = Lifecycle.call
+
+    async def cancelled(
+        life: Lifecycle, work: Callable[[str], Awaitable[list[SandboxError]]]
+    ) -> list[SandboxError]:
+        forks = await call(life, work)
+        assert given.get().cancel()
+        return forks
+
+    provider = FakeProvider()
+    with Session(provider) as session, session.sandbox() as sandbox:
+        monkeypatch.setattr(Lifecycle, "call", cancelled)
+        forking = sandbox.fork(3)
+        given.put(forking)
+        with pytest.raises(CancelledError):
+            forking.result(60)
+        until_only_the_first_is_left(provider)
+
+
+def until_only_the_first_is_left(provider: FakeProvider) -> None:
+    end = time.monotonic() + 60
+    while left(provider) != (1, 0):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_closing_the_session_ends_the_forks_and_their_snapshot() -> None:
