@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sandboxkit.integrations.rewards import Outcome
-from tests.neighbours.attack import Attack, honest, hostile
+from tests.neighbours.attack import ATTACKS, Attack, honest, hostile
 from tests.neighbours.gradings import GRADER, Graded, grade
-from tests.neighbours.known import KNOWN
 from tests.neighbours.places import Neighbourhood
 
 __all__ = ["Mixed", "mixed"]
@@ -27,7 +26,7 @@ class Mixed:
         return [
             each
             for each in self.graded
-            if each.changed and self.place not in KNOWN.get(each.attack, ())
+            if each.changed and self.place not in ATTACKS[each.attack].known
         ]
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from tests.neighbours.attack import Attack, attacker
 from tests.neighbours.gradings import GRADER, Graded, grade_neighbours
 from tests.neighbours.places import Neighbourhood, Victims
 
-__all__ = ["Run", "batches", "control", "run"]
+__all__ = ["Run", "apart", "batches", "control", "run"]
 
 _PATIENCE = 40.0
 _TOGETHER = 13
@@ -68,6 +68,30 @@ async def run(
             for victims in place.victims
         }
     return Run(grips, graded)
+
+
+async def apart(
+    place: Neighbourhood, attacks: Sequence[Attack], honest_each: int, copies: int
+) -> dict[str, Run]:
+    """The run that tells about each attack: of a batch that changed nothing, or of it alone.
+
+    Halves of a batch that changes verdicts are run apart, down to single attacks.
+    """
+    found = await run(place, attacks, honest_each=honest_each, copies=copies)
+    if len(attacks) == 1 or not found.changed():
+        return {attack.name: found for attack in attacks}
+    # Verdicts show which attacks are likely ones: their own neighbours' work failed.
+    suspects = [each for each in attacks if each.name in found.hit()]
+    if 0 < len(suspects) <= len(attacks) // 2:
+        parts = [[each] for each in suspects]
+        parts.append([each for each in attacks if each not in suspects])
+    else:
+        middle = len(attacks) // 2
+        parts = [list(attacks[:middle]), list(attacks[middle:])]
+    runs: dict[str, Run] = {}
+    for part in parts:
+        runs |= await apart(place, part, honest_each, copies)
+    return runs
 
 
 async def control(place: Neighbourhood, attacks: Sequence[Attack]) -> Run:

@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 from tests.docker_here import require_docker
-from tests.neighbours.corpus import ATTACKS
-from tests.neighbours.culprits import apart
-from tests.neighbours.known import KNOWN
+from tests.neighbours.attack import ATTACKS
 from tests.neighbours.mixed import mixed
 from tests.neighbours.places import PLACES, Neighbourhood
-from tests.neighbours.runs import batches, control, run
+from tests.neighbours.runs import apart, batches, control, run
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 """The time is that of a failure, which runs each attack of a batch alone to name it."""
@@ -49,12 +47,12 @@ def test_no_attacker_changes_a_verdict(name: str, loud: bool) -> None:
     found = asyncio.run(run(place, batch))
     for attack, grip in found.grips.items():
         assert grip.startswith(("holding ", "refused ")), f"{attack}: {grip}"
-    known = {each.name for each in batch if name in KNOWN.get(each.name, ())}
+    known = {each.name for each in batch if name in each.known}
     if found.hit() - known:
         runs = asyncio.run(apart(place, batch, 1, 1))
         alone = {each: one.changed() for each, one in runs.items() if one.changed()}
         pytest.fail(f"together: {found.changed()}\nalone: {alone}")
-    assert found.hit() == known, "strike from known.py what changes no verdict any more"
+    assert found.hit() == known, "strike what is `known` in attacks.toml and changes no verdict"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ class Target:
 
     def as_fresh(self, name: str) -> Seen:
         """What the victim of an attack reports in a sandbox in which nothing has run."""
-        feel = ATTACKS[name].feel.__name__
+        feel = ATTACKS[name].feel
         if feel not in self._fresh:
             sandbox = self.fresh()
             try:

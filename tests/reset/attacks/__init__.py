@@ -1,36 +1,66 @@
 """The attacks of one job on the next, as programs that are sent into a sandbox."""
 
-import inspect
-import re
-from types import ModuleType
+import textwrap
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from tests.reset import probe
-from tests.reset.attacks import files, means, memory, places_themselves, processes, python, sockets
+__all__ = ["ATTACKS", "Attack", "attacker", "victim"]
 
-__all__ = ["ATTACKS", "attacker", "victim"]
-
-_MODULES = (files, places_themselves, processes, memory, sockets, python)
-ATTACKS = means.ATTACKS
-
-
-def _source(module: ModuleType) -> str:
-    """What a module says, without its imports from here: all of it is one program."""
-    text = inspect.getsource(module)
-    return re.sub(r"^from tests\.\S+ import (\([^)]*\)|.*)$", "", text, flags=re.MULTILINE)
+_HERE = Path(__file__).parent
+_FAMILIES = ("files", "memory", "places", "processes", "python", "sockets")
 
 
-def _home(name: str) -> ModuleType:
-    return next(module for module in _MODULES if hasattr(module, name))
+def _read(name: str) -> dict[str, Any]:  # Any: what TOML is
+    return tomllib.loads((_HERE / f"{name}.toml").read_text())
+
+
+_PROGRAMS = _read("programs")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What one job does to the next one that runs in its sandbox."""
+
+    helpers: str
+    """The functions of its family."""
+    program: str
+    felt: frozenset[str]
+    """The providers on which the next job sees or feels it where nothing is reset: none where it is
+    refused or dies alone, "maybe" where that is the kernel's to say."""
+    costs: frozenset[str] = frozenset()
+    """The providers on which a reset may give the sandbox up for it."""
+    feel: str = "nothing"
+    """The function by which the next job may feel it."""
+    dies: bool = False
+    """It ends itself, or more than that."""
+
+
+def _family(name: str) -> dict[str, Attack]:
+    given = _read(name)
+    helpers = given.pop("helpers")
+    sets = ("felt", "costs")
+    return {
+        attack: Attack(
+            helpers, **{key: frozenset(it) if key in sets else it for key, it in fields.items()}
+        )
+        for attack, fields in given.items()
+    }
+
+
+ATTACKS = {name: attack for family in _FAMILIES for name, attack in _family(family).items()}
 
 
 def attacker(name: str) -> str:
     """The program of job one."""
-    return f"{_source(means)}\n{_source(_home(name))}\nATTACKS[{name!r}].run()\n"
+    attack = ATTACKS[name]
+    body = textwrap.indent(attack.program, "    ")
+    return f"{_PROGRAMS['means']}\n{attack.helpers}\ndef attack():\n{body}\nattack()\n"
 
 
-def victim(name: str | None = None) -> str:
+def victim(name: str) -> str:
     """The program of job two: it prints what it sees, and what it feels of attack `name`."""
-    own = "" if name is None else _source(_home(name))
-    feel = "nothing" if name is None else f"ATTACKS[{name!r}].feel"
+    attack = ATTACKS[name]
     first = "import sys\nSTARTED = sorted(sys.modules)"
-    return f"{first}\n{_source(means)}\n{_source(probe)}\n{own}\nlook({feel})\n"
+    return f"{first}\n{_PROGRAMS['means']}\n{_PROGRAMS['probe']}\n{attack.helpers}\nlook({attack.feel})\n"
