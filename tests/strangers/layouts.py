@@ -1,10 +1,18 @@
-"""Builds images as a stranger may hand them over, honest ones and others."""
+"""Builds images as a stranger may hand them over, honest ones and others.
 
+`layouts.json` describes most of them, by kind and name: the fields of a Layout, the files of `docker save`, and
+what is put in the place of a file.
+"""
+
+import bz2
+import copy
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
+import socket
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,3 +128,124 @@ def saved(
     name = name or f"{digest(data)[7:]}.json"
     described = [{"Config": name, "RepoTags": None, "Layers": [*layers]} | manifest]
     return {name: data, **layers, "manifest.json": json.dumps(described).encode()}
+
+
+def changed(which: str, *path: Any, to: Any) -> Callable[[str, Any], Any]:
+    """A change of one field of a document of a layout."""
+
+    def change(name: str, value: Any) -> Any:
+        if name == which:
+            if not path:
+                return to
+            at = value
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = copy.deepcopy(to)
+        return value
+
+    return change
+
+
+def first_blob(path: Path) -> Path:
+    """The file of the layer of a layout."""
+    return _blobs(path)["LAYER"]
+
+
+def _blobs(path: Path) -> dict[str, Path]:
+    def of(entry: Any) -> Path:
+        return Path(path / "blobs" / entry["digest"].replace(":", "/"))
+
+    manifest = of(json.loads((path / "index.json").read_bytes())["manifests"][0])
+    described = json.loads(manifest.read_bytes())
+    return {
+        "MANIFEST": manifest,
+        "CONFIG": of(described["config"]),
+        "LAYER": of(described["layers"][0]),
+    }
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "bzip2": bz2.compress,
+    "two gzips": lambda data: gzip.compress(data[:700]) + gzip.compress(data[700:]),
+    "xz": lzma.compress,
+    "zstd": lambda data: b"\x28\xb5\x2f\xfd" + data,
+    "gzip and more": lambda data: gzip.compress(data) + b"more",
+}
+ARCHIVES: dict[str, Callable[[bytes], bytes]] = {
+    "archive": bytes,
+    "gzip archive": gzip.compress,
+    "bzip2 archive": bz2.compress,
+}
+
+
+def build(path: Path, given: dict[str, Any]) -> None:
+    """Make an image from its description in `layouts.json`."""
+    text = json.dumps(given).replace("PARENT", str(path.parent))
+    text = text.replace('"EMPTY"', f'"{digest(b"")}"').replace('"HONEST"', f'"{digest(HONEST)}"')
+    given = json.loads(text)
+    form, replaced = given.pop("as", "folder"), given.pop("replaced", {})
+    files = _files(given, form)
+    if form != "folder":
+        members = [_member(*each) for each in given.get("members", ())]
+        data = tar([*((member(name), data) for name, data in files.items()), *members])
+        path.write_bytes(ARCHIVES[form](data))
+        return
+    write(path, files)
+    blobs = _blobs(path) if replaced else {}
+    for name, how in replaced.items():
+        _replace(blobs.get(name, path / name), path, *how)
+
+
+def _files(given: dict[str, Any], form: str) -> dict[str, bytes]:
+    written = {name: text.encode("latin-1") for name, text in given.pop("write", {}).items()}
+    plain = {"oci-layout": b"{}"} if form == "folder" else {}
+    if "saved" in given:
+        layers = dict.fromkeys(given.get("files", ["0/layer.tar"]), HONEST)
+        return plain | saved(layers, **given["saved"]) | written
+    if "files" in given:
+        return written
+    given["compress"] = COMPRESSIONS.get(given.get("compress", ""), gzip.compress)
+    if "layer" in given:
+        given["layers"] = [HONEST, tar([_member(*each) for each in given.pop("layer")])]
+    if "document" in given:
+        given["change"] = changed("config", to=given.pop("document").encode("latin-1"))
+    elif "change" in given:
+        at, to = given["change"]
+        given["change"] = changed(*at, to=to)
+    return Layout(**given).files()
+
+
+def _member(name: str, kind: str = "REG", link: str = "") -> tarfile.TarInfo:
+    return member(name, getattr(tarfile, f"{kind}TYPE"), link)
+
+
+def _replace(file: Path, layout: Path, how: str, what: str = "") -> None:
+    """Put something else in the place of a file of a layout."""
+    if how == "moved":
+        file.rename(layout.parent / "elsewhere")
+        file.symlink_to(layout.parent / "elsewhere")
+        return
+    data = file.read_bytes() if file.exists() else b""
+    if how == "itself, linked":
+        os.link(file, layout.parent / "other")
+        return
+    file.unlink(missing_ok=True)
+    match how:
+        case "link":
+            file.symlink_to(file.name if what == "ITSELF" else what)
+        case "folder":
+            file.mkdir()
+        case "FIFO":
+            os.mkfifo(file)
+        case "socket":
+            here = os.open(file.parent, os.O_RDONLY)
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(f"/proc/self/fd/{here}/{file.name}")
+            os.close(here)
+        case "text":
+            file.write_text(what)
+        case "gzip of an archive with another file":
+            file.write_bytes(gzip.compress(tar_of({"other": b"x"})))
+        case "itself and zeros":
+            file.write_bytes(data + bytes(512))

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from sandboxkit.errors import SandboxStartError
 PROGRAMS = ("sh", "cat", "ls", "ln", "mkdir", "rm", "mv")
 CANARY = "canary-of-the-host"
 LOOKED = ("/workspace", "/tmp", "/etc", "/home", "/srv", "/var", "/proc", "/dev", "/data")
-OPEN = "{open}"
+OPEN = "OPEN"
 """In a link's target, stands for a folder of the host that everybody may write to."""
 
 
@@ -23,104 +24,22 @@ class StrangersImage:
     """An image with links and empty files (with "|" before them, pipes), and the options of its sandbox."""
 
     name: str
-    links: dict[str, str]
+    links: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    # Any: a sandbox's options.
     spec: dict[str, Any] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
 
 
-def _mounted(at: str) -> dict[str, Any]:
-    return {"mounts": {at: None}}
-
-
-STRICT = {"profile": "strict"}
 GVISOR = {"isolation": "gvisor"}
-HOSTILE = (
-    StrangersImage("the agent's folder is a link to the host", {"/.sandboxkit": f"/oldroot{OPEN}"}),
-    StrangersImage("the agent's folder is a link in the image", {"/.sandboxkit": "home"}),
-    StrangersImage("the agent is a link to a program", {"/.sandboxkit/agent": "../usr/bin/sh"}),
-    StrangersImage("the agent is a dangling link", {"/.sandboxkit/agent": f"/oldroot{OPEN}/made"}),
-    StrangersImage("the agent's folder is a file", {}, ("/.sandboxkit",)),
-    StrangersImage("gVisor's folder is a link", {"/.sandboxkit-root": "home"}, spec=GVISOR),
-    StrangersImage(
-        "gVisor's folder is a link to the host",
-        {"/.sandboxkit-root": f"/oldroot{OPEN}"},
-        spec=GVISOR,
-    ),
-    StrangersImage(
-        "gVisor's /tmp is a link to its state", {"/tmp": "/.sandboxkit-root"}, spec=GVISOR
-    ),
-    StrangersImage("gVisor's agent is a link", {"/.sandboxkit/agent": "/usr/bin/sh"}, spec=GVISOR),
-    StrangersImage("/proc is a link", {"/proc": "home"}),
-    StrangersImage("/dev is a link to the host", {"/dev": f"/oldroot{OPEN}"}),
-    StrangersImage("a strict /tmp leads to a process", {"/tmp": "/proc/self/root"}, spec=STRICT),
-    StrangersImage("a strict /tmp is the root", {"/tmp": "/"}, spec=STRICT),
-    StrangersImage("a strict /tmp is a device folder", {"/tmp": "/dev/shm"}, spec=STRICT),
-    StrangersImage("/workspace leads to a process", {"/workspace": "proc/1/root/x"}),
-    StrangersImage("a mount leads to the agent", {"/data": "/.sandboxkit"}, spec=_mounted("/data")),
-    StrangersImage("a mount leads to /proc", {"/data": "/proc/1/cwd"}, spec=_mounted("/data")),
-    StrangersImage("a mount leads to /dev", {"/data": "dev/fd"}, spec=_mounted("/data")),
-    StrangersImage("a mount leads to itself", {"/data": "data"}, spec=_mounted("/data")),
-    StrangersImage("links lead round", {"/a": "b", "/b": "a"}, spec=_mounted("/a/c")),
-    StrangersImage("a mount leads to the root", {"/data": "home/.."}, spec=_mounted("/data")),
-    StrangersImage("a mount is a file", {}, ("/data",), spec=_mounted("/data")),
-    StrangersImage("a mount is below a file", {}, ("/data",), spec=_mounted("/data/below")),
-    StrangersImage("a mount is a pipe", {}, ("|/data",), spec=_mounted("/data")),
-    StrangersImage("two mounts are one", {"/a": "b"}, spec={"mounts": {"/a": None, "/b": None}}),
-    StrangersImage(
-        "one mount leads into another", {"/a": "b/x"}, spec={"mounts": {"/b": None, "/a": None}}
-    ),
-    StrangersImage(
-        "a mount leads to the new root", {"/data": f"/newroot/..{OPEN}"}, spec=_mounted("/data")
-    ),
+# Any: what TOML is.
+_GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("local_images.toml").read_text())
+HOSTILE, CONFINED, HONEST = (
+    [StrangersImage(name, **given) for name, given in _GIVEN[kind].items()]
+    for kind in ("hostile", "confined", "honest")
 )
-"""Images that no sandbox starts with."""
-
-CONFINED = (
-    StrangersImage("/workspace leads to the host", {"/workspace": f"/oldroot{OPEN}/made"}),
-    StrangersImage("/workspace climbs to the host", {"/workspace": f"../../oldroot{OPEN}/made"}),
-    StrangersImage(
-        "/workspace leads on and on", {"/workspace": "a", "/a": "b/c", "/b": f"../oldroot{OPEN}"}
-    ),
-    StrangersImage("/etc leads to the host", {"/etc": f"/oldroot{OPEN}"}),
-    StrangersImage("/var leads to the host", {"/var": f"/oldroot{OPEN}"}),
-    StrangersImage("/home leads to the host", {"/home": f"/oldroot{OPEN}"}),
-    StrangersImage("a strict /tmp leads to the host", {"/tmp": f"/oldroot{OPEN}"}, spec=STRICT),
-    StrangersImage(
-        "a strict /workspace leads there", {"/workspace": f"/oldroot{OPEN}/made"}, spec=STRICT
-    ),
-    StrangersImage(
-        "a strict workdir leads to the host",
-        {"/srv": f"/oldroot{OPEN}"},
-        spec={**STRICT, "workdir": "/srv/work"},
-    ),
-    StrangersImage(
-        "a mount leads to the host", {"/data": f"/oldroot{OPEN}/made"}, spec=_mounted("/data")
-    ),
-    StrangersImage(
-        "a mount climbs to the host", {"/a": "../../../oldroot"}, spec=_mounted(f"/a{OPEN}/made")
-    ),
-    StrangersImage(
-        "gVisor's /workspace leads there", {"/workspace": f"/oldroot{OPEN}/made"}, spec=GVISOR
-    ),
-)
-"""Images whose sandbox has a folder of its own in the place of the host's."""
-
-HONEST = (
-    StrangersImage("/bin and /lib are links", {}),
-    StrangersImage("/tmp is a link", {"/tmp": "var/tmp"}),
-    StrangersImage("a strict /tmp is a link", {"/tmp": "/var/tmp"}, spec=STRICT),
-    StrangersImage("/var/run is a link", {"/var/run": "/run"}, spec=_mounted("/var/run/data")),
-    StrangersImage("/dev/shm is a link", {"/dev/shm": "/run/shm"}, spec=STRICT),
-    StrangersImage("/workspace is a link", {"/workspace": "home/me"}),
-    StrangersImage("a mount below a link", {}, spec=_mounted("/lib/data")),
-    StrangersImage(
-        "a mount whose link dangles", {"/data": "/mnt/here/data"}, spec=_mounted("/data")
-    ),
-    StrangersImage(
-        "a mount in a strict /tmp", {"/tmp": "var/tmp"}, spec={**STRICT, **_mounted("/tmp/data")}
-    ),
-    StrangersImage("an agent's folder of ours", {}, ("/.sandboxkit/agent",)),
-)
+"""Images that no sandbox starts with, images whose sandbox has a folder of its own in the place of the
+host's, and images that start."""
 
 
 def root_folder(folder: Path) -> Path:
@@ -173,7 +92,7 @@ class Host:
             or self.secret.read_text() != CANARY
         ):
             return f"{case.name}: reached the host: {said!r}, {os.listdir(self.open)}"
-        expected = "data" * len(case.spec.get("mounts", ())) + "0"
+        expected = "data" * len(case.mounts) + "0"
         if said.startswith("refused: image=") if case in HOSTILE else said == expected:
             return ""
         return f"{case.name}: {said!r}"
@@ -197,7 +116,7 @@ class Host:
     def outcome(self, case: StrangersImage) -> str:
         """Start a sandbox with the image of a case; return the error, or what its program prints."""
         spec = dict(case.spec)
-        points = [point.replace(OPEN, str(self.open)) for point in spec.pop("mounts", ())]
+        points = [point.replace(OPEN, str(self.open)) for point in case.mounts]
         if points:
             spec["mounts"] = dict.fromkeys(points, self.dataset)
         looked = (*points, *LOOKED, str(self.open), f"/oldroot{self.open}")

@@ -19,11 +19,12 @@ from hypothesis import strategies as st
 from sandboxkit import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local._removal import remove_tree
 from tests.local.conftest import state
-from tests.strangers.hostile_layouts import changed, in_archive
+from tests.strangers.hostile_layouts import in_archive
 from tests.strangers.layouts import (
     CANARY,
     HONEST,
     Layout,
+    changed,
     member,
     saved,
     tar,
