@@ -79,9 +79,7 @@ def forked(kernel: Kernel, n: int) -> list[Kernel]:
     return [each for each in forks if isinstance(each, Kernel)]
 
 
-def test_eight_forks_have_the_variables_and_each_changes_and_prints_its_own(
-    origin: Kernel,
-) -> None:
+def test_eight_forks_have_the_variables_and_each_changes_and_prints_its_own(origin: Kernel) -> None:
     ran(origin, SET_UP)
     forks = forked(origin, 8)
     kernels = [origin, *forks]

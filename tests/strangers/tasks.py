@@ -3,7 +3,7 @@
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,26 +54,15 @@ def packed(task: Task) -> bytes:
     return texts + b"".join(b"".join(_archive._archive(str(each), None)) for each in folders)
 
 
-def leading_out(name: str) -> Callable[[Path, Path], None]:
-    return lambda folder, outside: link(folder, name, outside / Path(name).name)
-
-
-def to_outside(name: str, where: str = "") -> Callable[[Path, Path], None]:
-    return lambda folder, outside: link(folder, name, f"{outside}{where}")
-
-
-def pipe(name: str) -> Callable[[Path, Path], None]:
-    def make(folder: Path, outside: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return make
-
-
-def text(name: str, content: str | bytes) -> Callable[[Path, Path], None]:
-    def make(folder: Path, outside: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-    return make
+def put(folder: Path, outside: Path, kind: str, name: str, content: str = "") -> None:
+    """Put a link, a pipe or a text into a task's folder. OUT stands for the folder outside, HOME for the user's."""
+    content = content.replace("OUT", str(outside)).replace("HOME", str(Path.home()))
+    if kind == "link":
+        return link(folder, name, content)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content.encode("utf-8", "surrogateescape"))

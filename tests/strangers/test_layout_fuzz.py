@@ -20,16 +20,7 @@ from sandboxkit import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local._removal import remove_tree
 from tests.local.conftest import state
 from tests.strangers.hostile_layouts import in_archive
-from tests.strangers.layouts import (
-    CANARY,
-    HONEST,
-    Layout,
-    changed,
-    member,
-    saved,
-    tar,
-    write,
-)
+from tests.strangers.layouts import CANARY, HONEST, Layout, changed, member, saved, tar, write
 from tests.strangers.test_layouts import cached, found, holds_the_canary
 
 __all__ = ["state"]

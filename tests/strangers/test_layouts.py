@@ -21,14 +21,7 @@ from tests.local.test_image import docker_save, layer
 from tests.local.test_unprivileged import as_ordinary_user
 from tests.strangers.honest_layouts import HONEST_SHAPES, NEW_SAVE
 from tests.strangers.hostile_layouts import HOSTILE, LAYERS, bomb
-from tests.strangers.layouts import (
-    CANARY,
-    Layout,
-    digest,
-    member,
-    tar,
-    write,
-)
+from tests.strangers.layouts import CANARY, Layout, digest, member, tar, write
 
 __all__ = ["layer", "provider", "state"]  # fixtures
 pytestmark = pytest.mark.anyio

@@ -18,6 +18,9 @@ from sandboxkit.testing.conformance._base import DEADLINE, token
 from tests.docker_here import TEST_IMAGE, require_docker
 from tests.service_here import service
 
+# Any: what JSON is.
+CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+
 ALICE, BOB = "a" * 20, "b" * 20
 SECRET = "another client's token"
 REFUSED = (403, 422)
@@ -96,32 +99,7 @@ def _refused(answer: tuple[int, str], *words: str) -> None:
     assert all(word in text for word in words), answer
 
 
-IMAGES = [
-    "{root}",
-    "{root}/../{name}",
-    "{root}/tokens",
-    "~",
-    "~root",
-    ".",
-    "..",
-    "./",
-    "../../../../",
-    "/",
-    "/proc/self/root",
-    "/proc/self/cwd",
-    "docker://python:3.11-slim",
-    "docker:///etc",
-    "docker://../../etc",
-    "python:3.12",
-    "sandboxkit",
-    "oci:/etc",
-    "docker-archive:/etc/passwd",
-    "file:///etc",
-    "\\\\server\\share",
-    "a\x00/etc",
-    "a\n/etc",
-    "",
-]
+IMAGES = CASES["images"]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -138,22 +116,7 @@ def test_a_pattern_never_matches_a_path(listing: Ask, root: Path, image: str) ->
 
 @pytest.mark.parametrize(
     "image",
-    [
-        "docker://python:5000/evil",  # a registry that is called python
-        "docker://python:3/../../etc",
-        "docker://python:3..",
-        "docker://evil.example/python:3",
-        "docker://PYTHON:3",
-        "docker://python:*/etc",
-        "DOCKER://python:3",
-        "/tmp/*",
-        "/tmp/x",
-        "*",
-        "{root}",
-        "{root}/listed/",
-        "{root}/listed/../tokens",
-        "{root}/./listed",
-    ],
+    CASES["beside"],
 )
 def test_an_image_beside_the_listed_ones_is_refused(listing: Ask, root: Path, image: str) -> None:
     image = image.format(root=root)
@@ -162,17 +125,7 @@ def test_an_image_beside_the_listed_ones_is_refused(listing: Ask, root: Path, im
 
 @pytest.mark.parametrize(
     ("field", "value", "remedy"),
-    [
-        ("network", "internet", "--allow-network"),
-        ("user", "root", "--allow-user"),
-        ("user", "0", "--allow-user"),
-        ("user", "sandbox", "--allow-user"),
-        ("gpu", "all", "--allow-gpu"),
-        ("memory_mb", 1 << 20, "--max-memory-mb"),
-        ("cpus", 1000, "--max-cpus"),
-        ("disk_mb", 1 << 20, "--max-disk-mb"),
-        ("pids", 1 << 20, "--max-pids"),
-    ],
+    CASES["beyond"],
 )
 def test_an_option_beyond_what_the_operator_allows_is_refused(
     alice: Ask, field: str, value: object, remedy: str
@@ -182,24 +135,7 @@ def test_an_option_beyond_what_the_operator_allows_is_refused(
 
 @pytest.mark.parametrize(
     "wanted",
-    [
-        {"mounts": {"/data": "volume:another-client-s"}},
-        {"snapshot": "snapshot-0123456789abcdef"},
-        {"isolation": None},
-        {"public_ports": [80]},
-        {"reuse": "reset"},
-        {"interpreter": {"program": "sh"}},
-        {"start_timeout": 1e9},
-        {"egress": {"allow": ["*"]}},
-        {"network": "host"},
-        {"network": {"allow": ["*"]}},
-        {"network": ["*"]},
-        {"profile": "none"},
-        {"provider": "docker"},
-        {"counted": False},
-        {"lifetime": -1},
-        {"owner": "bob"},
-    ],
+    CASES["no_option"],
     ids=lambda wanted: next(iter(wanted)),
 )
 def test_an_option_that_no_client_has_is_refused(alice: Ask, wanted: dict[str, Any]) -> None:
@@ -218,14 +154,7 @@ def test_a_creation_with_a_key_has_no_more_rights(
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [
-        ("/v1/run", {"code": "1", "memory_mb": 1 << 20}),
-        ("/v1/run", {"code": "int main(){}", "language": "c", "memory_mb": 1 << 20}),
-        ("/run_code", {"code": "1", "language": "python", "memory_limit_MB": 1 << 20}),
-        ("/v1/grade", {"task": {"memory_limit_mb": 1 << 20}, "submissions": ["1"]}),
-        ("/v1/score", {"label": {"memory_limit_mb": 1 << 20}, "response": "1"}),
-        ("/slime", {"label": '{"memory_limit_mb": 1048576}', "response": "1"}),
-    ],
+    CASES["memory"],
 )
 def test_a_program_gets_no_more_memory_than_the_operator_allows(
     alice: Ask, path: str, body: dict[str, Any]
@@ -260,16 +189,7 @@ def _run(ask: Ask, path: str, *argv: str) -> str:
 
 @pytest.mark.parametrize(
     ("method", "path", "body"),
-    [
-        ("GET", "", None),
-        ("GET", "/files?path=/etc/passwd", None),
-        ("PUT", "/files?path=/workspace/a", ""),
-        ("POST", "/exec", {"argv": ["true"]}),
-        ("POST", "/renew", {"lifetime": 1}),
-        ("GET", "/end", None),
-        ("GET", "/usage", None),
-        ("GET", "/link?owner=true", None),
-    ],
+    CASES["calls"],
 )
 def test_another_client_s_id_is_no_id(
     alice: Ask, bob: Ask, method: str, path: str, body: object
@@ -295,15 +215,7 @@ def test_an_id_is_no_path(alice: Ask, sandbox_id: str) -> None:
 
 @pytest.mark.parametrize(
     "tags",
-    [
-        {"operator": "of another"},
-        {"sandboxkit-serve": "no"},
-        {"sandboxkit.owner": "1"},
-        {"sandboxkit.session": "another"},
-        {"sandboxkit.expires": "9999999999"},
-        {"serve.client": "bob"},
-        {"serve.tags.0": "{"},
-    ],
+    CASES["tags"],
     ids=lambda tags: next(iter(tags)),
 )
 def test_a_client_s_tags_are_no_tags_of_the_server(alice: Ask, tags: dict[str, str]) -> None:
@@ -328,14 +240,7 @@ def test_tags_that_would_not_fit_or_show_are_refused(alice: Ask, text: str) -> N
 
 @pytest.mark.parametrize(
     "wanted",
-    [
-        {"env": {"A": "x\x00--bind"}},
-        {"env": {"A\x00--bind": "x"}},
-        {"secrets": {"A": "x\x00--bind"}},
-        {"workdir": "/x\x00--bind"},
-        {"files": {"/x\x00--bind": "aGk="}},
-        {"command": ["sh", "x\x00--bind"]},
-    ],
+    CASES["nul"],
     ids=lambda wanted: next(iter(wanted)),
 )
 def test_a_nul_is_refused_in_every_option(alice: Ask, wanted: dict[str, Any]) -> None:

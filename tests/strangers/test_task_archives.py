@@ -2,26 +2,19 @@
 
 import dataclasses
 import io
+import json
 import os
 import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError, Image
 from sandboxkit.integrations.swe import _source, load_tasks
-from tests.strangers.tasks import (
-    SECONDS,
-    in_time,
-    leading_out,
-    link,
-    pipe,
-    text,
-    to_outside,
-    write,
-)
+from tests.strangers.tasks import SECONDS, in_time, link, put, write
 
 pytestmark = pytest.mark.usefixtures("task_cache")
 
@@ -59,40 +52,33 @@ def through(target: Callable[[Path], str]) -> Callable[[Tar, Path], None]:
     return build
 
 
-def single(
-    name: str, kind: bytes = tarfile.REGTYPE, target: str = ""
-) -> Callable[[Tar, Path], None]:
-    return lambda tar, outside: member(tar, name, kind, target.replace("OUT", str(outside)))
-
-
+# Any: what JSON is.
+CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 ARCHIVES: dict[str, Callable[[Tar, Path], None]] = {
     "realpath": realpath_overflow,
     "through an absolute link": through(str),
     "through a relative link": through(lambda outside: "../" * 40 + str(outside)[1:]),
-    "up": single("../outside/secret"),
-    "up within": single("t/../../outside/secret"),
-    "absolute": single("/outside/secret"),
-    "hard link out": single("hard", tarfile.LNKTYPE, "OUT/secret"),
-    "hard link up": single("hard", tarfile.LNKTYPE, "../../../../outside/secret"),
-    "hard link to nothing": single("hard", tarfile.LNKTYPE, "nothing"),
-    "deep": single("/".join("d" * 100)),
-    "long": single("n" * 300),
-    "linked instruction": single("t/instruction.md", tarfile.SYMTYPE, "OUT/instruction.md"),
-    "linked tests": single("t/tests", tarfile.SYMTYPE, "OUT"),
-    "linked task": single("u", tarfile.SYMTYPE, "OUT"),
-    "device": single("t/instruction.md", tarfile.CHRTYPE),
-    "pipe": single("t/instruction.md", tarfile.FIFOTYPE),
+    "deep": lambda tar, outside: member(tar, "/".join("d" * 100)),
+    "long": lambda tar, outside: member(tar, "n" * 300),
 }
 
 
-@pytest.mark.parametrize("kind", ARCHIVES)
+def fill(tar: Tar, outside: Path, kind: str) -> None:
+    """Write a hostile archive. OUT stands for the folder outside."""
+    if kind in ARCHIVES:
+        return ARCHIVES[kind](tar, outside)
+    name, letters, target = (*CASES["archives"][kind], "REG", "")[:3]
+    member(tar, name, getattr(tarfile, f"{letters}TYPE"), target.replace("OUT", str(outside)))
+
+
+@pytest.mark.parametrize("kind", [*ARCHIVES, *CASES["archives"]])
 def test_a_hostile_archive_writes_and_reads_nothing_outside(
     tmp_path: Path, outside: Path, kind: str
 ) -> None:
     with tarfile.open(tmp_path / "tasks.tar.gz", "w:gz") as tar:
         if "linked tests" not in kind:
             member(tar, "t/tests/test.sh", data="true")
-        ARCHIVES[kind](tar, outside)
+        fill(tar, outside, kind)
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     with in_time(), pytest.raises(ConfigurationError):
         load_tasks(tmp_path / "tasks.tar.gz")
@@ -152,27 +138,13 @@ def test_an_honest_archive_keeps_its_links_and_programs(tmp_path: Path) -> None:
         assert os.access(made / "latest" / "run.sh", os.X_OK)
 
 
-CONTEXTS: dict[str, Callable[[Path, Path], None]] = {
-    "COPY way /x": to_outside("way"),
-    "COPY way/secret /x": to_outside("way"),
-    "COPY secret /x": leading_out("secret"),
-    "COPY pipe /x": pipe("pipe"),
-    "COPY folder /x": pipe("folder/pipe"),
-    "COPY way/../secret /x": to_outside("way", "/usr"),
-    'COPY ["a\\u0000b", "/x"]': text("a", ""),
-    "COPY ../outside/secret /x": text("a", ""),
-    "COPY missing /x": text("a", ""),
-    "COPY /etc/hostname /x": text("a", ""),
-    "RUN echo \x1b]0;owned\x07": text("a", ""),
-}
-
-
-@pytest.mark.parametrize("line", CONTEXTS)
+@pytest.mark.parametrize("line", CASES["contexts"])
 def test_a_dockerfile_copies_nothing_from_outside_of_its_context(
     tmp_path: Path, outside: Path, line: str
 ) -> None:
     (tmp_path / "context").mkdir()
-    CONTEXTS[line](tmp_path / "context", outside)
+    for entry in CASES["contexts"][line]:
+        put(tmp_path / "context", outside, *entry)
     (tmp_path / "context" / "Dockerfile").write_text(f"FROM default\n{line}\n")
     with in_time(), pytest.raises(ConfigurationError) as refused:
         Image.from_dockerfile(tmp_path / "context" / "Dockerfile")

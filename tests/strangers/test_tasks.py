@@ -1,9 +1,12 @@
 """Tasks of somebody else: their folders, images and rows reach nothing of this machine but themselves."""
 
 import dataclasses
+import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,49 +15,15 @@ from sandboxkit.images import RegistryImage, image_on
 from sandboxkit.integrations.harbor import load_task as load_harbor
 from sandboxkit.integrations.swe import SweEnv, load_task, load_tasks
 from sandboxkit.integrations.swe._grading import make_sandbox
-from tests.strangers.tasks import (
-    CANARY,
-    in_time,
-    leading_out,
-    link,
-    packed,
-    pipe,
-    text,
-    to_outside,
-    write,
-)
+from tests.strangers.tasks import CANARY, in_time, link, packed, put, write
+
+# Any: what JSON is.
+CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 
 pytestmark = pytest.mark.usefixtures("task_cache")
 
 
-IMAGES = [
-    "/",
-    "~",
-    "~/root",
-    ".",
-    "..",
-    "../outside",
-    "./outside",
-    "outside/",
-    "file:///outside",
-    "docker:///outside",
-    "docker://../outside",
-    "docker://docker://debian",
-    "docker-archive:/outside.tar",
-    "oci:/outside",
-    "oci:outside:/x",
-    "a/../../outside",
-    "debian\n",
-    "debian --privileged",
-    "-v/:/host",
-    "${HOME}",
-    "sha256:" + "a" * 64,
-    "a" * 64,
-    "debian@sha256:abc",
-    "\u0661debian",
-    "x" * 600,
-    "\x1b[2Jdebian",
-]
+IMAGES = CASES["images"]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -89,16 +58,7 @@ def test_from_names_an_image_of_a_registry(tmp_path: Path, base: str) -> None:
 
 @pytest.mark.parametrize(
     ("image", "on_local", "on_docker"),
-    [
-        ("home", "docker://home", "home:latest"),
-        ("3", "docker://3", "3:latest"),
-        ("python:3.11-slim", "docker://python:3.11-slim", "python:3.11-slim"),
-        ("docker://debian:12", "docker://debian:12", "debian:12"),
-        ("sandboxkit/python:3.11", "docker://sandboxkit/python:3.11", "sandboxkit/python:3.11"),
-        ("registry.example:5000/a/b", "docker://registry.example:5000/a/b", None),
-        ("localhost:5000/a-b/c_d:T@sha256:" + "0" * 64, None, None),
-        ("ghcr.io/x/y.z__w:v1", None, None),
-    ],
+    CASES["names"],
 )
 def test_a_name_of_a_registry_is_no_path_and_no_image_id_anywhere(
     tmp_path: Path,
@@ -119,9 +79,7 @@ def test_a_name_of_a_registry_is_no_path_and_no_image_id_anywhere(
     assert isinstance(Image.from_dockerfile(tmp_path / "Dockerfile").base, RegistryImage)
 
 
-def test_on_local_a_task_s_image_is_pulled_and_the_caller_s_own_is_a_folder(
-    tmp_path: Path,
-) -> None:
+def test_on_local_a_task_s_image_is_pulled_and_the_caller_s_own_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "home" / "usr").mkdir(parents=True)
     task = load_task(write(tmp_path / "task", **{"image.txt": "home"}))
     own = dataclasses.replace(task, image=str(tmp_path / "home"))
@@ -156,87 +114,39 @@ def long_text(folder: Path, outside: Path) -> None:
         file.truncate(1 << 40)
 
 
-def chained(folder: Path, outside: Path) -> None:
-    link(folder, "environment/seeds", "../a/b")
-    link(folder, "a", "c/..")
-    link(folder, "c", outside)
-
-
-HOSTILE = {
-    "instruction": leading_out("instruction.md"),
-    "instruction relative": to_outside("instruction.md", "/../outside/secret"),
-    "tests": to_outside("tests"),
-    "test.sh": leading_out("tests/test.sh"),
-    "judge.py": leading_out("tests/judge.py"),
-    "set-up": to_outside("setup.sh", "/secret"),
-    "seeds": to_outside("environment/seeds"),
-    "environment": to_outside("environment"),
-    "task.toml": to_outside("task.toml", "/secret"),
-    "image.txt": to_outside("image.txt", "/secret"),
-    "Dockerfile": to_outside("environment/Dockerfile", "/secret"),
-    "proc": lambda folder, outside: link(folder, "setup.sh", "/proc/self/environ"),
-    "the root": lambda folder, outside: link(folder, "environment/seeds", "/"),
-    "a home": lambda folder, outside: link(folder, "environment/seeds", Path.home()),
-    "its parent": lambda folder, outside: link(folder, "environment/seeds", "../.."),
-    "zero": lambda folder, outside: link(folder, "instruction.md", "/dev/zero"),
-    "a loop": lambda folder, outside: link(folder, "instruction.md", "instruction.md"),
-    "a chain": chained,
-    "a pipe as instruction": pipe("instruction.md"),
-    "a pipe as set-up": pipe("setup.sh"),
-    "a pipe as settings": pipe("task.toml"),
-    "a pipe as test": pipe("tests/test.sh"),
-    "a pipe as judge": pipe("tests/judge.py"),
-    "a pipe in tests": pipe("tests/deep/pipe"),
-    "a pipe in seeds": pipe("environment/seeds/pipe"),
-    "a pipe as Dockerfile": pipe("environment/Dockerfile"),
-    "a pipe as image": pipe("image.txt"),
+HOSTILE: dict[str, Callable[[Path, Path], object]] = {
     "a socket in seeds": bound,
     "a deep folder": deep,
     "a terabyte": sparse,
     "a terabyte of text": long_text,
-    "no UTF-8": text("setup.sh", b"\xff\xfe"),
-    "no TOML": text("task.toml", "\0"),
-    "nested TOML": text("task.toml", "a = " + "[" * 100_000),
-    "a large number": text("task.toml", f"[sandboxkit]\nsetup_timeout = {'9' * 400}"),
-    "no number": text("task.toml", "[sandboxkit]\nsetup_timeout = nan"),
-    "a list": text("task.toml", "[sandboxkit]\nsetup_timeout = []"),
-    "a NUL": text("task.toml", '[sandboxkit]\nartefacts = ["/a\\u0000b"]'),
-    "a network": text("task.toml", '[sandboxkit]\nsetup_allow = ["evil.example"]'),
-    "every network": text("task.toml", '[sandboxkit]\nsetup_allow = ["*"]'),
+    "nested TOML": lambda folder, outside: write(folder, **{"task.toml": "a = " + "[" * 100_000}),
+    "a large number": lambda folder, outside: write(
+        folder, **{"task.toml": f"[sandboxkit]\nsetup_timeout = {'9' * 400}"}
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", [*HOSTILE, *CASES["hostile"]])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a collection"])
 def test_a_hostile_folder_is_refused_by_its_name(
     tmp_path: Path, outside: Path, kind: str, alone: bool
 ) -> None:
     folder = write(tmp_path / "tasks" / "one")
-    HOSTILE[kind](folder, outside)
+    for entry in CASES["hostile"].get(kind, ()):
+        put(folder, outside, *entry)
+    if kind in HOSTILE:
+        HOSTILE[kind](folder, outside)
     with in_time(), pytest.raises(ConfigurationError, match=r"one|no folder") as refused:
         load_tasks(folder if alone else folder.parent)
     assert CANARY not in str(refused.value)
 
 
-HARBOR = {
-    "public": 'network_mode = "public"',
-    "internet": "allow_internet = true",
-    "listed": 'network_mode = "allowlist"\nallowed_hosts = ["evil.example"]',
-    "wildcard": 'network_mode = "allowlist"\nallowed_hosts = ["*"]',
-    "a secret": 'env = { A = "${HF_TOKEN}" }',
-    "a path": 'env = { A = "${PATH}" }',
-    "with a default": 'env = { A = "${HF_TOKEN:-none}" }',
-    "gpus": "gpus = 8",
-    "a large memory": f"memory = '{'9' * 400}G'",
-}
-
-
-@pytest.mark.parametrize("kind", HARBOR)
+@pytest.mark.parametrize(("kind", "line"), CASES["harbor"].items(), ids=CASES["harbor"])
 def test_a_task_of_harbor_gets_no_network_and_no_variable_by_its_own_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, line: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", CANARY)
-    toml = f'[environment]\ndocker_image = "debian:12"\n{HARBOR[kind]}\n'
+    toml = f'[environment]\ndocker_image = "debian:12"\n{CASES["harbor"][kind]}\n'
     folder = write(tmp_path / "one", **{"task.toml": toml})
     with pytest.raises(ConfigurationError, match="one") as refused:
         load_harbor(folder, env_names="HF_TOKEN" if "secret" in kind else ())

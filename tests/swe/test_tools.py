@@ -4,6 +4,8 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,9 @@ from sandboxkit.integrations._tools import (
 )
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
+
+# Any: what JSON is.
+CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
 
 pytestmark = pytest.mark.anyio
 
@@ -223,59 +228,7 @@ async def test_a_folder_is_shown_two_levels_deep_without_what_is_hidden(tools: T
 
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
-    [
-        ("python", "{}", "no tool 'python'"),
-        ("bash", "{", "not JSON"),
-        ("bash", "[]", "not an object"),
-        ("bash", "{}", "needs command"),
-        ("bash", '{"command": 3}', "not a string"),
-        ("bash", '{"command": "ls", "cwd": "/"}', "no argument 'cwd'"),
-        ("bash", '{"command": "ls\\u0000"}', "NUL"),
-        ("bash", '{"command": "echo \\ud800"}', "surrogate"),
-        ("submit", '{"answer": 1}', "takes no arguments"),
-        ("str_replace_editor", '{"command": "delete", "path": "/x"}', "not one of view"),
-        ("str_replace_editor", '{"command": "view", "path": "notes"}', "/workspace/notes?"),
-        ("str_replace_editor", '{"command": "view", "path": "/no/such"}', "does not exist"),
-        ("str_replace_editor", '{"command": "view", "path": "/x\\u0000"}', "path"),
-        ("str_replace_editor", '{"command": "create", "path": "/workspace/x"}', "needs file_text"),
-        (
-            "str_replace_editor",
-            '{"command": "create", "path": "/usr/x", "file_text": ""}',
-            "/usr/x",
-        ),
-        ("str_replace_editor", '{"command": "create", "path": "/tmp", "file_text": ""}', "folder"),
-        (
-            "str_replace_editor",
-            '{"command": "create", "path": "/workspace/x", "file_text": "\\ud800"}',
-            "UTF-8",
-        ),
-        ("str_replace_editor", '{"command": "view", "path": "/workspace/bin"}', "not a text file"),
-        (
-            "str_replace_editor",
-            '{"command": "view", "path": "/workspace/t", "view_range": [9, 9]}',
-            "3 lines",
-        ),
-        (
-            "str_replace_editor",
-            '{"command": "view", "path": "/workspace/t", "view_range": [2]}',
-            "two line",
-        ),
-        (
-            "str_replace_editor",
-            '{"command": "insert", "path": "/workspace/t", "insert_line": 7, "new_str": ""}',
-            "between 0 and 2",
-        ),
-        (
-            "str_replace_editor",
-            '{"command": "str_replace", "path": "/workspace/t", "old_str": "same", "new_str": ""}',
-            "occurs 2 times in /workspace/t (lines 1, 2)",
-        ),
-        (
-            "str_replace_editor",
-            '{"command": "str_replace", "path": "/workspace/t", "old_str": "other"}',
-            "does not occur",
-        ),
-    ],
+    CASES["mistakes"],
 )
 async def test_a_mistake_is_answered_with_what_to_do(
     tools: Toolbox, name: str, arguments: str, says: str

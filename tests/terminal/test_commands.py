@@ -1,26 +1,19 @@
 """Commands in a terminal: what they print, what their status is, and what they leave."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from sandboxkit import Sandbox, TerminalError
 from sandboxkit.terminal import Terminal, TerminalResult
 
+# Any: what JSON is.
+CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+
 SECONDS = 60.0
-EXACT = [
-    ("echo", "\n"),
-    (r"printf '\nx'", "\nx"),
-    (r"printf '\n\n x \n\n'", "\n\n x \n\n"),
-    ("echo out; echo err >&2; echo out", "out\nerr\nout\n"),
-    ("\n\n echo one \n \n\n echo two\n\n", "one\ntwo\n"),
-    ("echo 'two\nlines'", "two\nlines\n"),
-    ("for i in {1..3}\ndo echo $i\ndone", "1\n2\n3\n"),
-    ("cat <<'X'\n$HOME `x` \"\nX", '$HOME `x` "\n'),
-    ("# only a comment", ""),
-    ("", ""),
-    (" \n\n", ""),
-    ("A=(); [[ $A == $A ]] && echo same", "same\n"),
-    (r"printf 'a\r\nb\tc\r'", "a\r\nb\tc\r"),
-]
+EXACT = CASES["exact"]
 
 
 def ran(terminal: Terminal, command: str) -> TerminalResult:

@@ -19,10 +19,7 @@ def test_split_markers_are_removed_from_output(size: int) -> None:
     assert unread.marked(b"12.3")
     assert unread.marked(b"12.4")
     unread.finish()
-    assert unread.take() == (
-        b"a\x1b]mb\x1b]\x1b[1m" + MARK + b"x" * 80 + b"c\x1b]m;",
-        False,
-    )
+    assert unread.take() == (b"a\x1b]mb\x1b]\x1b[1m" + MARK + b"x" * 80 + b"c\x1b]m;", False)
 
 
 def test_a_marker_counts_once() -> None:
