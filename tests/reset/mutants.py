@@ -5,8 +5,10 @@ import re
 import runpy
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
 
@@ -22,21 +24,9 @@ func without(step string) bool {
 }
 """
 
-STEPS = {
-    "kill": "sandbox.endProcesses",
-    "look at processes": "sandbox.processesLeft",
-    "empty": "place.empty",
-    "restore": "place.restore",
-    "times": "place.restoreTimes",
-    "look at places": "place.left",
-    "objects": "kernelObjects.remove",
-    "look at objects": "kernelObjects.left",
-    "look at sockets": "socketCounts.left",
-    "look at the agent": "ownState.changed",
-    "null": "renewNull",
-    "user": "sandbox.nextJob",
-    "inventory": "survey.all",
-}
+# Any: what TOML is.
+_GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+STEPS: dict[str, str] = _GIVEN["steps"]
 """The function that takes each step: without the step it returns at once, with no findings."""
 
 _WALK = "survey.walk"
@@ -55,26 +45,7 @@ class Mutant:
     provider: str = "local"
 
 
-MUTANTS = [
-    Mutant("kill", "a_daemon", felt=False),
-    Mutant("kill+look at processes", "a_daemon", felt=True),
-    Mutant("empty", "files_everywhere", felt=False),
-    Mutant("empty+look at places", "files_everywhere", felt=True),
-    Mutant("restore", "attributes_of_places", felt=False),
-    Mutant("restore+look at places", "access_lists_of_places", felt=True),
-    Mutant("times", "times_of_places", felt=True),
-    Mutant("objects", "shared_memory", felt=False),
-    Mutant("objects+look at objects", "semaphores", felt=True),
-    Mutant("look at sockets", "a_flow_label_that_lingers", felt=True),
-    Mutant("look at the agent", "slower_agent", felt=True),
-    Mutant("null", "an_open_file_that_all_have", felt=True),
-    Mutant("user", "users", felt=True, provider="docker"),
-    Mutant("inventory", "files_everywhere", felt=True),
-    Mutant("place /tmp", "files_everywhere", felt=True),
-    Mutant("place /workspace", "files_everywhere", felt=True),
-    Mutant("place /dev/shm", "posix_shared_memory", felt=True),
-    Mutant("place /dev/mqueue", "a_message_queue", felt=True),
-]
+MUTANTS = [Mutant(**given) for given in _GIVEN["mutants"]]
 
 
 def _leave_out(text: str, function: str, condition: str) -> tuple[str, int]:
