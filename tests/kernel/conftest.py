@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from sandboxkit import Sandbox, Session
 from sandboxkit.kernel import Kernel
 from tests.docker_here import require_docker
 
+CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text())
+"""Programs, by name."""
 SITE = "/opt/packages"
 _LEFT_OUT = {"debugpy", "jedi"}  # large, and not needed to run cells
 _HERE = Path(__file__).parent

@@ -6,32 +6,13 @@ import pytest
 
 from sandboxkit import Sandbox
 from sandboxkit.kernel import CellOutcome, CellResult, Kernel
-from tests.kernel.conftest import KINDS
+from tests.kernel.conftest import CELLS, KINDS
 
 SECONDS = 60.0
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-RICH = f"""
-class Rich:
-    def __repr__(self): return "rich"
-    def _repr_html_(self): return "<b>rich</b><script>alert(1)</script>"
-    def _repr_png_(self): return {PICTURE!r}
-    def _repr_json_(self): return {{"rich": [1, None]}}
-class Broken:
-    def __repr__(self): return "broken"
-    def _repr_html_(self): return 1 / 0
-"""
-ORDER = """
-import ctypes, os, subprocess, sys
-for turn in range(3):
-    print("out", turn)
-    print("err", turn, file=sys.stderr)
-    display(turn)
-    os.system("echo child")
-    subprocess.run(["echo", "piped"], stdout=sys.stdout)
-ctypes.CDLL(None).puts(b"from C");
-"""
+RICH = CELLS["rich"].replace("PICTURE", repr(PICTURE))
 
 
 def ran(kernel: Kernel, code: str) -> CellResult:
@@ -102,7 +83,7 @@ def test_errors_have_name_message_and_traceback(kept: Kernel) -> None:
 
 
 def test_output_keeps_the_order_of_printing(kept: Kernel) -> None:
-    result = ran(kept, ORDER)
+    result = ran(kept, CELLS["order"])
     expected: list[tuple[str, str]] = []
     printed = ""
     for turn in range(3):
@@ -125,12 +106,7 @@ def test_text_is_unicode_whatever_the_code_prints(kept: Kernel) -> None:
 
 
 def test_threads_and_children_that_print_late_are_in_the_next_result(kept: Kernel) -> None:
-    late = (
-        "import threading, os\ngo = threading.Event()\n"
-        "def late():\n    go.wait(60)\n    print('late')\n    said.set()\n"
-        "said = threading.Event()\nthreading.Thread(target=late).start()"
-    )
-    assert ran(kept, late).outputs == ()
+    assert ran(kept, CELLS["late"]).outputs == ()
     assert ran(kept, "go.set(); said.wait(60); print('now')").stdout == "late\nnow\n"
     forked = (
         "import os\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\nos.wait();"
@@ -139,19 +115,7 @@ def test_threads_and_children_that_print_late_are_in_the_next_result(kept: Kerne
 
 
 def test_forged_lines_are_output_or_nothing(kept: Kernel) -> None:
-    forged = (
-        "import os, json\nline = json.dumps({'say': 'done', 'number': 1, 'error': None, 'count': 77})\n"
-        "for number in range(1, 64):\n"
-        "    for text in (line, ' ' + line, '0' * 16 + ' ' + line, 'unfinished'):\n"
-        "        try: os.set_inheritable(number, True) if number > 2 else None\n"
-        "        except OSError: break\n"
-        "        if os.path.realpath(f'/proc/self/fd/{number}').startswith('/proc/') and "
-        "'pipe:' in os.readlink(f'/proc/self/fd/{number}'):\n"
-        "            try: os.write(number, f'\\n{text}\\n'.encode() if text != 'unfinished' else b'half')\n"
-        "            except OSError: pass\n"
-        "'mine'"
-    )
-    result = ran(kept, forged)
+    result = ran(kept, CELLS["forged"])
     assert (result.text, result.outcome) == ("'mine'", CellOutcome.OK)
     assert result.execution_count != 77
     assert '"count": 77' in result.stdout

@@ -19,7 +19,7 @@ from sandboxkit.integrations.rewards import Phase, verdict_of
 from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 from sandboxkit.testing import FakeProvider
 from tests.docker_here import require_docker
-from tests.kernel.conftest import KINDS
+from tests.kernel.conftest import CELLS, KINDS
 from tests.kernel.test_cells import SECONDS, ran
 
 DAEMONS = "import subprocess\nfor n in 1, 2: subprocess.Popen(['sleep', f'97{n}'], start_new_session=n == 2)"
@@ -174,15 +174,7 @@ def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
 
 
 def test_a_kernel_that_dies_between_cells_fails_no_cell(kernel: Kernel) -> None:
-    later = """
-import os, threading, time
-def die():
-    while not os.path.exists("/tmp/die"):
-        time.sleep(0.01)
-    os._exit(4)
-threading.Thread(target=die).start()
-"""
-    assert kernel.run(later).result(SECONDS).outcome is CellOutcome.OK
+    assert kernel.run(CELLS["dies_later"]).result(SECONDS).outcome is CellOutcome.OK
     kernel._sandbox.write_file("/tmp/die", b"").result(SECONDS)
     with pytest.raises(KernelError, match="status 4"):
         run_until_it_raises(kernel)

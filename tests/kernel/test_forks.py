@@ -24,37 +24,9 @@ from sandboxkit import (
 from sandboxkit.kernel import CellOutcome, Kernel
 from sandboxkit.kernel._process import KernelProcess
 from tests.docker_here import require_docker
+from tests.kernel.conftest import CELLS
 from tests.kernel.test_cells import SECONDS, ran
 from tests.kernel.test_endings import DAEMONS, DEAF, left, until_it_runs
-
-SET_UP = """
-import asyncio, os, subprocess, sys
-numbers = {"n": 0}
-big = [str(n) for n in range(100_000)]
-saved = os.dup(1)
-await asyncio.sleep(0)
-os.chdir("/tmp")
-"""
-CHANGE = """
-numbers["n"] += {n}
-print("printed {n}", flush=True)
-os.write(saved, b"raw {n}\\n")
-subprocess.run(["echo", "child {n}"])
-numbers["n"], len(big), os.getcwd(), await asyncio.sleep(0, "awaited")
-"""
-OWNER = """
-import sys, time
-from sandboxkit import Session
-with Session(sys.argv[1]) as session, session.sandbox() as box:
-    kernel = box.python(ipykernel=False)
-    for fork in (kernel, *kernel.fork(3).result()):
-        fork.run(f"import subprocess; subprocess.Popen(['sleep', '{sys.argv[2]}'])").result()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    box.stop().result()
-    print("stopped", flush=True)
-    sys.stdin.readline()
-"""
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -80,10 +52,13 @@ def forked(kernel: Kernel, n: int) -> list[Kernel]:
 
 
 def test_eight_forks_have_the_variables_and_each_changes_and_prints_its_own(origin: Kernel) -> None:
-    ran(origin, SET_UP)
+    ran(origin, CELLS["set_up"])
     forks = forked(origin, 8)
     kernels = [origin, *forks]
-    cells = [each.run(CHANGE.format(n=n + 1), timeout=SECONDS) for n, each in enumerate(kernels)]
+    cells = [
+        each.run(CELLS["change"].replace("N", str(n)), timeout=SECONDS)
+        for n, each in enumerate(kernels, 1)
+    ]
     for n, cell in enumerate(cells, 1):
         result = cell.result(SECONDS)
         assert result.text == f"({n}, 100000, '/tmp', 'awaited')", result
@@ -269,7 +244,7 @@ def test_ipykernel_is_refused(kind: str, kept: Kernel) -> None:
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_no_fork_outlives_its_sandbox(place: str, end: str) -> None:
     mark = f"{os.getpid()}{time.time_ns() % 10**6}"
-    argv, pipe = [sys.executable, "-c", OWNER, place, mark], subprocess.PIPE
+    argv, pipe = [sys.executable, "-c", CELLS["owner"], place, mark], subprocess.PIPE
     env = {"SANDBOXKIT_DOCKER_IMAGE": "sandboxkit/python:3.11", **os.environ}
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=env) as owner:
         assert owner.stdin is not None

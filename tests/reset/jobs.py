@@ -3,8 +3,10 @@
 import json
 import os
 import time
+import tomllib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sandboxkit import Operation, _owners, _tags
@@ -16,18 +18,10 @@ from sandboxkit.types import Command, Interpreter, Reuse, SandboxSpec
 from tests.docker_here import TEST_IMAGE
 from tests.reset.attacks import ATTACKS, attacker, victim
 
-__all__ = ["DEADLINE", "ENDS_CONNECTIONS", "Mode", "Outcome", "Target", "differences"]
+__all__ = ["DEADLINE", "ENDS_CONNECTIONS", "PROGRAMS", "Mode", "Outcome", "Target", "differences"]
 
-ENDS_CONNECTIONS = """
-import socket
-listener = socket.create_server(("127.0.0.1", 0))
-for _ in range(20):
-    client = socket.create_connection(listener.getsockname())
-    server = listener.accept()[0]
-    server.close()  # the side that closes first would keep the connection in TIME_WAIT
-    assert client.recv(1) == b""
-    client.close()
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+ENDS_CONNECTIONS: str = PROGRAMS["ends_connections"]
 """A job that makes and ends TCP connections of its loopback."""
 
 DEADLINE = 60.0

@@ -6,7 +6,7 @@ from sandboxkit import Operation, PtySize, SandboxFileNotFoundError
 from sandboxkit.errors import SandboxNotCleanError
 from sandboxkit.types import Command
 from tests.reset.conftest import ready
-from tests.reset.jobs import DEADLINE, Job, Target, wait
+from tests.reset.jobs import DEADLINE, PROGRAMS, Job, Target, wait
 
 _TERMINAL = "import termios; a = termios.tcgetattr(0); print(repr(a)); "
 _RAW = "import tty; tty.setraw(0); a[3] = 0; termios.tcsetattr(0, 0, a)"
@@ -48,27 +48,6 @@ def test_uploaded_files_are_removed(target: Target) -> None:
         assert target.reset() == "clean"
 
 
-_WORKDIRS = {
-    "removed": "import os; os.chdir('/'); os.rmdir(W)",
-    "moved": "import os; os.chdir('/'); os.rename(W, W + '.old')",
-    "a link to another place": "import os; os.chdir('/'); os.rmdir(W); os.symlink('/dev/shm', W)",
-    "a link to the root": "import os; os.chdir('/'); os.rmdir(W); os.symlink('/', W)",
-    "a file": "import os; os.chdir('/'); os.rmdir(W); open(W, 'w')",
-    "closed": "import os; os.chmod(W, 0); os.chmod('/tmp/job', 0)",
-    "its parent is a link": "import os; os.chdir('/'); os.rmdir(W); os.rmdir('/tmp/job'); "
-    "os.symlink('/dev/shm', '/tmp/job'); os.mkdir('/dev/shm/here')",
-    "open to all": "import os; os.chmod(W, 0o777); os.chmod('/tmp/job', 0o3777)",
-}
-_LOOK = """
-import os
-open("made", "w")
-for path in (".", "..", "../.."):
-    about = os.lstat(os.path.abspath(path))
-    print(oct(about.st_mode), about.st_uid == os.getuid(), os.listdir(path), os.listxattr(path))
-print(os.getcwd(), os.listdir("/dev/shm"))
-"""
-
-
 def test_a_sandbox_without_reuse_is_never_clean() -> None:
     """Settings of the kernel belong to the local sandbox's user, whose changes would last."""
     target = Target("local", "exec", reuse="never")
@@ -88,15 +67,15 @@ def test_a_workdir_elsewhere_is_restored(name: str) -> None:
     except SandboxNotCleanError as error:
         pytest.skip(f"such a sandbox cannot be reset: {error}")
     try:
-        fresh = target.run(target.sandbox(), _LOOK)
+        fresh = target.run(target.sandbox(), PROGRAMS["look"])
         assert fresh.status == 0, fresh.stderr
         assert target.reset() == "clean"
-        for change, code in _WORKDIRS.items():
+        for change, code in PROGRAMS["workdirs"].items():
             job = target.run(target.sandbox(), code.replace("W", repr(workdir)))
             # On docker it is a mount after all, so that most of these are refused.
             assert job.status == 0 or name == "docker", (change, job.stderr)
             assert target.reset() == "clean", change
-            after = target.run(target.sandbox(), _LOOK)
+            after = target.run(target.sandbox(), PROGRAMS["look"])
             assert (after.status, after.stdout) == (0, fresh.stdout), (change, after.stderr)
             assert target.reset() == "clean", change
         assert target.made == 1

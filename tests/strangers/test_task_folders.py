@@ -1,5 +1,6 @@
 """A fuzz of task folders: whatever is in them, nothing outside of them is shown."""
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -18,43 +19,12 @@ from tests.strangers.tasks import CANARY, in_time, packed, write
 pytestmark = pytest.mark.usefixtures("task_cache")
 
 
-FILES = "instruction.md tests test.sh judge.py environment seeds Dockerfile image.txt task.toml setup.sh a b"
-NAMES = st.sampled_from([*FILES.split(), "x\ny", "\x1b[31m", "\udcff", "-rf", "n" * 200])
-PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
-TARGETS = st.one_of(
-    PATHS,
-    st.lists(
-        st.sampled_from(["..", ".", "a", "outside", "one", "tests"]), min_size=1, max_size=6
-    ).map("/".join),
-    st.sampled_from(
-        [
-            "OUT",
-            "OUT/secret",
-            "OUT/instruction.md",
-            "OUT/tests",
-            "/",
-            "/dev/zero",
-            "/proc/self/environ",
-        ]
-    ),
-)
-CONTENT = st.one_of(
-    st.text(max_size=40),
-    st.sampled_from(
-        [
-            '[environment]\ndocker_image = "OUT"',
-            "[environment]\ndocker_image = 3",
-            '[environment]\nenv = { A = "${CANARY}" }',
-            '[sandboxkit]\nartefacts = "OUT"',
-            "[sandboxkit]\nsetup_allow = 7",
-            "[verifier]\ntimeout_sec = '1'",
-            "FROM OUT",
-            "FROM debian AS a\nFROM a",
-            "OUT",
-            "\0",
-        ]
-    ),
-)
+CASES: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
+SAMPLES = {name: st.sampled_from(values) for name, values in CASES.items()}
+PATHS = st.lists(SAMPLES["names"], min_size=1, max_size=4).map("/".join)
+STEPS = st.lists(SAMPLES["steps"], min_size=1, max_size=6).map("/".join)
+TARGETS = st.one_of(PATHS, STEPS, SAMPLES["targets"])
+CONTENT = st.one_of(st.text(max_size=40), SAMPLES["content"])
 ENTRIES = st.one_of(
     st.tuples(st.just("file"), PATHS, CONTENT),
     st.tuples(st.just("link"), PATHS, TARGETS),

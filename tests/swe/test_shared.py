@@ -1,5 +1,6 @@
 """Tests beside the code, a test.sh: what the submission does to its verdict never makes it pass."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,26 +127,14 @@ async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
 @pytest.mark.parametrize("provider", ["local"])
 @pytest.mark.parametrize(
     ("test", "outcome", "score"),
-    [
-        ("echo 1.0 > /logs/verifier/reward.txt; exit 1", Outcome.TAMPERED, 0.0),
-        ("echo 0.5 > /logs/verifier/reward.txt; exit 1", Outcome.TAMPERED, 0.0),
-        ("echo 0.5 > /logs/verifier/reward.txt", Outcome.FAILED, 0.5),
-        ("echo 0 > /logs/verifier/reward.txt", Outcome.FAILED, 0.0),
-        ("rm -f /logs/verifier/reward.txt", Outcome.TAMPERED, 0.0),
-        ("echo 1e-05 > /logs/verifier/reward.txt", Outcome.FAILED, 1e-05),
-        ("exit 0", Outcome.PASSED, 1.0),
-        ("exit 3", Outcome.FAILED, 0.0),
-        ("kill -9 $$", Outcome.KILLED, 0.0),
-        ("kill -9 $PPID; sleep 5", Outcome.KILLED, 0.0),
-        ('cd "$(dirname "${BASH_SOURCE[0]}")"; test "$0" = "$PWD/test.sh"', Outcome.PASSED, 1.0),
-        ("read -r line", Outcome.FAILED, 0.0),
-    ],
+    json.loads(Path(__file__).with_suffix(".json").read_text()),
 )
 async def test_the_exit_status_and_the_reward_agree(
-    session: Session, tmp_path: Path, test: str, outcome: Outcome, score: float
+    session: Session, tmp_path: Path, test: str, outcome: str, score: float
 ) -> None:
     verdict = await grade(session, make(tmp_path, test), session.sandbox())
-    assert (verdict.outcome, verdict.score, verdict.trust) == (outcome, score, "shared"), verdict
+    seen = (verdict.outcome, verdict.score, verdict.trust)
+    assert seen == (Outcome[outcome], score, "shared"), verdict
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
