@@ -39,8 +39,9 @@ def endless(path: Path) -> Path:
     """Indexes that name each other's files, whose digests are right only for as long as somebody can compute them."""
     files = Layout().files()
     for level in range(40):
-        entry = {"digest": digest(files["index.json"]), "size": 1}
-        files["blobs/" + entry["digest"].replace(":", "/")] = files["index.json"]
+        found = digest(files["index.json"])
+        entry = {"digest": found, "size": 1}
+        files["blobs/" + found.replace(":", "/")] = files["index.json"]
         files["index.json"] = json.dumps({"manifests": [entry], "level": level}).encode()
     return write(path, files)
 
@@ -74,10 +75,13 @@ def bomb(size: int) -> bytes:
     return gzip.compress(head) + piece * (size >> 24)
 
 
+WRONG: list[Any] = [[], "text", 7, True, None]
+
+
 def values() -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Fields of documents, and values that they cannot have."""
     for which in ("config", "manifest", "index"):
-        yield from (((which,), value) for value in ([], "text", 7, True, None))
+        yield from (((which,), value) for value in WRONG)
     for at in (
         ("config", "config"),
         ("config", "config", "Env"),
@@ -96,7 +100,8 @@ def values() -> Iterator[tuple[tuple[Any, ...], Any]]:
         ("index", "manifests", 0, "platform", "architecture"),
     ):
         is_object = at[-1] in (0, "config", "rootfs", "platform")
-        yield from ((at, value) for value in (7, True, "text" if is_object else {"a": []}, [[]]))
+        wrong: list[Any] = [7, True, "text" if is_object else {"a": []}, [[]]]
+        yield from ((at, value) for value in wrong)
 
 
 # Any: a field of a layout.

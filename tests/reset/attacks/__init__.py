@@ -2,6 +2,7 @@
 
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,11 @@ class Attack:
 def _family(name: str) -> dict[str, Attack]:
     given = _read(name)
     helpers = given.pop("helpers")
-    sets = ("felt", "costs")
-    return {
-        attack: Attack(
-            helpers, **{key: frozenset(it) if key in sets else it for key, it in fields.items()}
-        )
-        for attack, fields in given.items()
-    }
+    return {attack: _attack(helpers=helpers, **fields) for attack, fields in given.items()}
+
+
+def _attack(felt: Sequence[str], costs: Sequence[str] = (), **given: Any) -> Attack:
+    return Attack(felt=frozenset(felt), costs=frozenset(costs), **given)
 
 
 ATTACKS = {name: attack for family in _FAMILIES for name, attack in _family(family).items()}
