@@ -27,7 +27,8 @@ __all__ = [
 _GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("docker_images.toml").read_text())
 HOME = "/home/app"
 PASSWD = "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
-EVIL, TURN = _GIVEN["evil"], _GIVEN["turn"]
+EVIL: str = _GIVEN["evil"]
+TURN: str = _GIVEN["turn"]
 PYTHON = "/usr/bin/python3"
 # Notes the same, and is Python.
 EVIL_PYTHON = EVIL.replace('/bin/dash "$@"', f'{PYTHON}.11 "$@"')

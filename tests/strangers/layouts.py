@@ -192,7 +192,7 @@ def build(path: Path, given: dict[str, Any]) -> None:
         path.write_bytes(ARCHIVES[form](data))
         return
     write(path, files)
-    blobs = _blobs(path) if replaced else {}
+    blobs: dict[str, Path] = _blobs(path) if replaced else {}
     for name, how in replaced.items():
         _replace(blobs.get(name, path / name), path, *how)
 
