@@ -194,7 +194,7 @@ def build(path: Path, given: dict[str, Any]) -> None:
     write(path, files)
     blobs: dict[str, Path] = _blobs(path) if replaced else {}
     for name, how in replaced.items():
-        _replace(blobs.get(name, path / name), path, *how)
+        _replace(blobs[name] if name in blobs else path / name, path, *how)
 
 
 def _files(given: dict[str, Any], form: str) -> dict[str, bytes]:
