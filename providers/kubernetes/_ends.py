@@ -37,10 +37,14 @@ _NO_START = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
 )
 
-# Messages of registries and runtimes for an image that is missing or that we may not pull.
+# Messages of registries and runtimes for an image that we may not pull, or that is missing.
+_DENIED = re.compile(
+    r"denied|unauthorized|forbidden|authorization failed|insufficient_scope|no basic auth",
+    re.IGNORECASE,
+)
 _MISSING = re.compile(
-    r"not found|manifest unknown|does not exist|name unknown|denied|unauthorized|forbidden"
-    r"|authorization failed|no such host|insufficient_scope|no match for platform|no basic auth|invalid reference",
+    r"not found|manifest unknown|does not exist|name unknown|no such host|no match for platform"
+    rf"|invalid reference|{_DENIED.pattern}",
     re.IGNORECASE,
 )
 # Transient causes: the node is slow, or does not have everything that the pod needs yet.
@@ -206,6 +210,19 @@ def _is_displaced(pod: Pod) -> bool:
     if status.get("reason") in _NODE_ENDS:
         return True
     return any(conditions.get(name, {}).get("status") == "True" for name in _DISPLACED)
+
+
+def was_denied_once(seen: PodStatus, events: Sequence[Event]) -> bool:
+    """Whether a pod with pull secrets waits for its image, whose first pull was denied.
+
+    A node that does not know a secret yet pulls without it, and pulls again after 10 s.
+    """
+    waits = [detail for *_, detail in _states(seen.pod) if detail.get("reason") in _PULL]
+    if not (waits and events and seen.pod["spec"].get("imagePullSecrets")):
+        return False
+    text = _pull_words(events) or str(waits[0].get("message"))
+    failed = (event.get("count") or 1 for event in events if _is_failed_pull(event))
+    return _DENIED.search(text) is not None and sum(failed) < 2
 
 
 def late_error(seen: PodStatus | None, events: Sequence[Event], *, seconds: float) -> SandboxError:
@@ -377,9 +394,13 @@ def _event_words(events: Sequence[Event]) -> list[str]:
 def _pull_words(events: Sequence[Event]) -> str:
     """Return the message of the newest failed pull; the state soon shows only "back-off"."""
     for event in reversed(events):
-        if event.get("reason") == "Failed" and "pull" in str(event.get("message")):
+        if _is_failed_pull(event):
             return str(event["message"])
     return ""
+
+
+def _is_failed_pull(event: Event) -> bool:
+    return event.get("reason") == "Failed" and "pull" in str(event.get("message"))
 
 
 def _status(pod: Pod) -> Mapping[str, Any]:

@@ -48,6 +48,12 @@ class Start:
 
         Raises the errors of `Provider.create` when the pod will not start.
         """
+        while (stream := await self._attempt()) is None:
+            await anyio.sleep(_SELDOM)
+        return stream
+
+    async def _attempt(self) -> PodExecStream | None:
+        """Return what `stream` returns, or None if the pod may start although it looks as if it would not."""
         seen = await self._until(_placed)
         placed, looked = time.monotonic(), False
         while not _decided(seen):
@@ -73,6 +79,8 @@ class Start:
             except SandboxNotFoundError as error:  # its container has ended since
                 raise await self.explain(error, refused=True) from error
         events = await _ends.events_of(self._api, self._name)
+        if _ends.was_denied_once(seen, events):
+            return None
         raise _ends.start_error(seen, events) or self._late(events)
 
     async def explain(self, error: SandboxError, *, refused: bool) -> SandboxError:

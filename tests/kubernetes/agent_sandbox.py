@@ -10,16 +10,17 @@ references: it deletes the Sandbox of a claim, and the pod of a Sandbox.
 Where scripts/kube.sh runs the real controller, that one does the work, and RealController watches it.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tests.components import lack, reason
 from tests.kubernetes.cluster import STATE, ApiError, Cluster, wait_until
-from tests.kubernetes.here import IMAGE
 
 EXTENSIONS, CORE = "extensions.agents.x-k8s.io", "agents.x-k8s.io"
 POOL = "pool"
@@ -62,24 +63,8 @@ def warm_pool(
     API server the test is skipped, or fails where CI requires Kubernetes.
     """
     _require_kinds(cluster)
-    container = {
-        "name": "sandbox",
-        "image": IMAGE,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "infinity"],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-    }
-    spec: Json = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 1,
-        "containers": [container],
-        **({"schedulerName": "nobody"} if light else {}),
-    }
+    spec: Json = json.loads(Path(__file__).with_name("agent_sandbox.json").read_text())
+    spec |= {"schedulerName": "nobody"} if light else {}
     labels = {"sandboxkit.dev/network": "none"} if labels is None else labels
     _make(
         cluster,

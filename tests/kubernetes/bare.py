@@ -1,7 +1,7 @@
 """Pods as a test wants them, made and removed past sandboxkit, and the two things that look at them."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
-from sandboxkit.providers.kubernetes._watch import PodStatus, PodWatch
+from sandboxkit.providers.kubernetes._watch import PodWatch
 from tests.kubernetes.cluster import ApiError, Cluster
 
 IMAGE = "sandboxkit/python:3.11"
@@ -90,13 +90,3 @@ async def connected(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api
         with anyio.CancelScope(shield=True):
             await watch.aclose()
             await api.aclose()
-
-
-async def disturbed(what: Callable[..., None], *arguments: Any) -> None:
-    """Do something to the cluster while the event loop goes on."""
-    await anyio.to_thread.run_sync(what, *arguments)
-
-
-def phase(seen: PodStatus) -> str:
-    """The pod's phase, in the server's word."""
-    return str(seen.pod["status"]["phase"])

@@ -93,18 +93,6 @@ class Cluster:
         """Return once API server and node are ready; TimeoutError after two minutes."""
         wait_until(self.ready, "a node that is ready", seconds=120)
 
-    def restart(self, program: Program) -> None:
-        """End a program with SIGTERM and start it again; it may not answer yet."""
-        _run("restart", program)
-
-    def kill(self, program: Program) -> None:
-        """End a program with SIGKILL; it stays away until it is started."""
-        _run("kill", program)
-
-    def start(self, program: Program) -> None:
-        """Start a program that has ended; it may not answer yet."""
-        _run("start", program)
-
     @contextlib.contextmanager
     def held(self, *, alone: bool = False) -> Iterator[None]:
         """Wait for one's turn: either alone, or with others while nobody is alone."""

@@ -1,13 +1,12 @@
 """A real cluster (scripts/kube.sh up), or no test at all."""
 
-import secrets
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.kubernetes.cluster import STATE, ApiError, Cluster, view, wait_until
-from tests.kubernetes.here import require_cluster
+from sandboxkit.providers.kubernetes import KubernetesProvider
+from tests.kubernetes.cluster import STATE, Cluster, view
+from tests.kubernetes.here import bare_namespace, require_cluster, variables
 
 
 @pytest.fixture(scope="session")
@@ -47,42 +46,22 @@ def user(found_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def namespace(found_cluster: Cluster) -> Iterator[str]:
-    """A namespace of this test's own; what is in it afterwards is removed and is a failure."""
-    name = f"test-{secrets.token_hex(5)}"
-    found_cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    try:
-        wait_until(lambda: _has_account(found_cluster, name), "the default service account")
+def namespace(found_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A namespace of this test's own, which providers without arguments use."""
+    with bare_namespace(found_cluster) as name:
+        for variable, value in variables(found_cluster, name).items():
+            monkeypatch.setenv(variable, value)
         yield name
-        found_cluster.wait_until_ready()
-        wait_until(
-            lambda: not any(_is_leaving(item) for _, item in _things(found_cluster, name)),
-            "the end of what is being deleted",
-        )
-        left = [f"{kind} {item['metadata']['name']}" for kind, item in _things(found_cluster, name)]
-    finally:
-        found_cluster.request("DELETE", f"/api/v1/namespaces/{name}")
-    if left:
-        pytest.fail("left behind: " + ", ".join(left))
 
 
-def _has_account(cluster: Cluster, namespace: str) -> bool:
-    try:
-        account = cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-    except ApiError:
-        return False
-    return bool(account.get("secrets")) or cluster.has_version(24)  # later it has none
+@pytest.fixture
+def room(namespace: str) -> str:
+    return namespace
 
 
-def _things(cluster: Cluster, namespace: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield kind and object for everything in a namespace that the cluster itself did not put there."""
-    for kind in ("pods", "configmaps", "secrets"):
-        for item in cluster.request("GET", f"/api/v1/namespaces/{namespace}/{kind}")["items"]:
-            account = item.get("type") == "kubernetes.io/service-account-token"
-            # Kubernetes publishes one certificate, OpenShift a second one.
-            if not account and not item["metadata"]["name"].endswith("-ca.crt"):
-                yield kind, item
-
-
-def _is_leaving(item: dict[str, Any]) -> bool:
-    return "deletionTimestamp" in item["metadata"]
+@pytest.fixture
+async def provider(room: str, anyio_backend: str) -> AsyncIterator[KubernetesProvider]:
+    """A provider with nothing but the variables' settings."""
+    provider = KubernetesProvider()
+    yield provider
+    await provider.aclose()

@@ -2,21 +2,27 @@
 
 import os
 import secrets
-import subprocess
-import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import anyio
 import pytest
 
+from sandboxkit.provider import Provider, StreamName
+from sandboxkit.types import Command
 from tests.components import lack, reason
-from tests.kubernetes.cluster import SCRIPT, ApiError, Cluster, find_cluster, wait_until
+from tests.kubernetes.cluster import ApiError, Cluster, find_cluster, wait_until
 
 IMAGE = "sandboxkit/python:3.11"
 _AGENT = "sandboxkit.dev/agent"
 _SANDBOXES = "sandboxkit.dev/sandbox=1"
+PROGRAMS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("programs.toml").read_text()
+)
 
 
 def require_cluster() -> Cluster:
@@ -25,13 +31,6 @@ def require_cluster() -> Cluster:
     if isinstance(cluster, str):
         lack(reason("cluster", "scripts/kube.sh up", cluster), "KUBERNETES")
     return cluster
-
-
-def require_kubectl() -> None:
-    """Skip the test without kubectl, or fail where CI requires Kubernetes."""
-    command = [str(SCRIPT), "kubectl", "version", "--client"]
-    if subprocess.run(command, capture_output=True).returncode:
-        lack(reason("kubectl", "scripts/kube.sh build"), "KUBERNETES")
 
 
 def variables(cluster: Cluster, namespace: str) -> dict[str, str]:
@@ -44,22 +43,58 @@ def variables(cluster: Cluster, namespace: str) -> dict[str, str]:
 
 
 @contextmanager
-def new_namespace() -> Iterator[str]:
-    """A namespace that providers use meanwhile; sandboxes that are left in it are a failure."""
-    cluster = require_cluster()
+def bare_namespace(cluster: Cluster) -> Iterator[str]:
+    """A namespace; what is in it afterwards, but for the agent's parts, is removed and is a failure."""
     name = f"test-{secrets.token_hex(5)}"
     cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:
-        wait_until(lambda: _usable(cluster, name), "the namespace's service account")
-        with mock.patch.dict(os.environ, variables(cluster, name)):
-            yield name
-        left = sandboxes(cluster, name)
-        if not left:
-            wait_until(lambda: not cluster.pods(name, _SANDBOXES), "the end of what was deleted")
+        wait_until(lambda: _has_account(cluster, name), "the default service account")
+        yield name
+        cluster.wait_until_ready()
+        wait_until(
+            lambda: not any("deletionTimestamp" in each for _, each in _things(cluster, name)),
+            "the end of what is being deleted",
+        )
+        left = [f"{kind} {each['name']}" for kind, each in _things(cluster, name)]
     finally:
         cluster.request("DELETE", f"/api/v1/namespaces/{name}")
     if left:
         pytest.fail("left behind: " + ", ".join(left))
+
+
+@contextmanager
+def new_namespace() -> Iterator[str]:
+    """A namespace that providers without arguments use meanwhile."""
+    cluster = require_cluster()
+    with (
+        bare_namespace(cluster) as name,
+        mock.patch.dict(os.environ, variables(cluster, name)),
+    ):
+        yield name
+
+
+# Any: metadata is JSON.
+def _things(cluster: Cluster, namespace: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield kind and metadata of everything in a namespace that neither the cluster nor the agent put there."""
+    for kind in ("pods", "configmaps", "secrets"):
+        for item in cluster.request("GET", f"/api/v1/namespaces/{namespace}/{kind}")["items"]:
+            metadata = item["metadata"]
+            account = item.get("type") == "kubernetes.io/service-account-token"
+            # Kubernetes publishes one certificate, OpenShift a second one.
+            if not (
+                account
+                or metadata["name"].endswith("-ca.crt")
+                or _AGENT in metadata.get("labels", {})
+            ):
+                yield kind, metadata
+
+
+def _has_account(cluster: Cluster, namespace: str) -> bool:
+    try:
+        account = cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+    except ApiError:
+        return False
+    return bool(account.get("secrets")) or cluster.has_version(24)  # later it has none
 
 
 def sandboxes(cluster: Cluster, namespace: str) -> list[str]:
@@ -72,31 +107,25 @@ def sandboxes(cluster: Cluster, namespace: str) -> list[str]:
     ]
 
 
-def remove_agents(cluster: Cluster, namespace: str) -> None:
-    """Remove the parts of the agent, which providers leave for each other."""
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    for each in cluster.request("GET", path, query={"labelSelector": _AGENT})["items"]:
-        cluster.request("DELETE", f"{path}/{each['metadata']['name']}")
+class Box:
+    """One sandbox with a short way to run a command in it."""
 
+    def __init__(self, provider: Provider, sandbox_id: str) -> None:
+        self.provider, self.id = provider, sandbox_id
 
-def program(path: Path, *arguments: str) -> str:
-    """Run a Python program and return its stdout; it must succeed without a warning."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path), *arguments],
-        env={**os.environ, "SANDBOXKIT_PROVIDER": "kubernetes"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    async def run(self, *argv: str, user: str | None = None) -> tuple[int, str, str]:
+        """Its status, stdout and stderr."""
+        texts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
+        async def output(stream: StreamName, chunk: bytes) -> None:
+            texts[stream] += chunk
 
-def _usable(cluster: Cluster, namespace: str) -> bool:
-    try:
-        cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-    except ApiError:
-        return False
-    return True
+        with anyio.fail_after(90):
+            ended = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
+        return ended.status, texts["stdout"].decode(), texts["stderr"].decode()
+
+    async def python(self, code: str) -> str:
+        """Run Python in the sandbox and return what it printed; it must succeed."""
+        status, out, err = await self.run("python3", "-c", code)
+        assert status == 0, err
+        return out.strip()

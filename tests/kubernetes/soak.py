@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 import anyio
@@ -20,8 +20,7 @@ from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, San
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, Program, find_cluster
-from tests.kubernetes.here import new_namespace
-from tests.kubernetes.rooms import Box
+from tests.kubernetes.here import Box, new_namespace
 
 __all__ = ["FAULTS", "Soaked", "soak"]
 
@@ -67,18 +66,10 @@ class Soaked:
     def table(self) -> str:
         """Return the figures and everything that was wrong, one on a line."""
         faults = (f"{how} {program} {n}" for (how, program), n in sorted(self.faults.items()))
-        rows = {
-            "took": f"{self.seconds:.0f} s",
-            "faults": f"{self.faults.total()}: {', '.join(faults)}",
-            "sandboxes": str(self.sandboxes),
-            "commands, exact": str(self.commands),
-            "commands, outcome unknown": str(self.unknown),
-            "calls repeated": str(self.repeated),
-            "longest delay": f"{self.longest:.1f} s",
-            "wrong": str(len(self.wrong)),
-            "left": str(len(self.left)),
-        }
-        lines = [f"{name:28}{value}" for name, value in rows.items()]
+        figures = {each.name: getattr(self, each.name) for each in fields(self)}
+        figures |= {"faults": f"{self.faults.total()}: {', '.join(faults)}"}
+        figures |= {"wrong": len(self.wrong), "left": len(self.left)}
+        lines = [f"{name:12}{value}" for name, value in figures.items()]
         return "\n".join([*lines, *self.wrong, *self.left])
 
 

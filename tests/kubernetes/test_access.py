@@ -21,6 +21,7 @@ from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
 from tests.kubernetes.answers import answering, kubeconfig, status
 from tests.kubernetes.cluster import STATE, Cluster, wait_until
+from tests.kubernetes.here import PROGRAMS
 
 pytestmark = pytest.mark.anyio
 
@@ -33,29 +34,15 @@ def folder(cluster: Cluster) -> Path:
     return STATE
 
 
-async def _list(api: Api, resource: str = "pods") -> Any:
-    return await api.call("GET", await api.path(resource), what=f"list {resource}")
-
-
-@pytest.mark.parametrize("name", ["kubeconfig", "kubeconfig-certificate"])
-async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(
-    cluster: Cluster, name: str, folder: Path
-) -> None:
-    api = Api(kubeconfig=str(folder / name))
-    try:
-        assert (await _list(api))["kind"] == "PodList"
-        assert (api.server, api.namespace) == (cluster.server, "default")
-    finally:
-        await api.aclose()
+async def _list(api: Api) -> Any:
+    return await api.call("GET", await api.path("pods"), what="list pods")
 
 
 async def test_the_environment_names_the_kubeconfig(cluster: Cluster) -> None:
     api = Api(namespace="kube-system")
-    try:
-        await _list(api)
-        assert api.namespace == "kube-system"
-    finally:
-        await api.aclose()
+    assert (await _list(api))["kind"] == "PodList"
+    assert (api.server, api.namespace) == (cluster.server, "kube-system")
+    await api.aclose()
 
 
 async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
@@ -65,7 +52,8 @@ async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
     open_before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         api = Api(kubeconfig=str(folder / "kubeconfig-certificate"))
-        await _list(api)
+        assert (await _list(api))["kind"] == "PodList"
+        assert api.namespace == "default"
         await api.aclose()
         assert not list(tmp_path.iterdir())
     assert len(os.listdir("/proc/self/fd")) <= open_before
@@ -103,19 +91,19 @@ async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "cannot be used"),
-        ("{", "cannot be used"),
-        ("[1]", "cannot be used"),
-        ("current-context: other", "cannot be used"),
-        ("clusters: 3\ncurrent-context: x\ncontexts: []", "cannot be used"),
+        "",
+        "{",
+        "[1]",
+        "current-context: other",
+        "clusters: 3\ncurrent-context: x\ncontexts: []",
     ],
 )
-async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str, words: str) -> None:
+async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=words) as caught:
+    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
         await Api(kubeconfig=str(path)).open()
     assert str(path) in str(caught.value)
 
@@ -145,22 +133,14 @@ async def test_an_untrusted_certificate_is_reported(cluster: Cluster, tmp_path: 
     await api.aclose()
 
 
-def _account(cluster: Cluster, namespace: str) -> tuple[str, str]:
-    """The default service account's token, and its authority."""
-    path = f"/api/v1/namespaces/{namespace}"
-    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = cluster.request("POST", f"{path}/serviceaccounts/default/token", body)["status"][
-        "token"
-    ]
-    wait_until(lambda: bool(cluster.request("GET", f"{path}/configmaps")["items"]), "the authority")
-    published = cluster.request("GET", f"{path}/configmaps/kube-root-ca.crt")["data"]
-    return token, published["ca.crt"]
-
-
 async def test_in_a_pod_the_service_account_is_used(
     cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token, authority = _account(cluster, namespace)
+    path = f"/api/v1/namespaces/{namespace}"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = cluster.request("POST", f"{path}/serviceaccounts/default/token", body)
+    wait_until(lambda: bool(cluster.request("GET", f"{path}/configmaps")["items"]), "the authority")
+    authority = cluster.request("GET", f"{path}/configmaps/kube-root-ca.crt")["data"]["ca.crt"]
     for name, text in (("token", "stale"), ("ca.crt", authority), ("namespace", namespace)):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(_access, "_ACCOUNT", tmp_path)
@@ -170,10 +150,12 @@ async def test_in_a_pod_the_service_account_is_used(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     api = Api()
     try:
-        with pytest.raises(AuthenticationError, match="log in") as caught:
+        with pytest.raises(AuthenticationError, match="log in"):
             await _list(api)
         assert api.namespace == namespace
-        (tmp_path / "token").write_text(token)  # as a kubelet does, before the old one expires
+        (tmp_path / "token").write_text(
+            made["status"]["token"]
+        )  # as a kubelet does, before the old one expires
         with pytest.raises(AuthenticationError, match="cannot list resource") as caught:
             await _list(api)
         assert f"system:serviceaccount:{namespace}:default" in str(caught.value)
@@ -190,16 +172,6 @@ def _user(folder: Path, script: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": version, "command": str(program)}}
 
 
-_SAY = """
-import json, pathlib
-runs = pathlib.Path({runs!r})
-runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
-token = "token-" + str(len(runs.read_text()))
-print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1beta1", "kind": "ExecCredential",
-                   "status": {{"token": token}}}}))
-"""
-
-
 async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     valid = {"Bearer token-1"}
@@ -210,7 +182,7 @@ async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: P
             return status(401, "Unauthorized", "Unauthorized")
         return web.json_response({"kind": "PodList"})
 
-    user = _user(tmp_path, _SAY.format(runs=str(runs)))
+    user = _user(tmp_path, PROGRAMS["access"]["login"].replace("RUNS", str(runs)))
     async with answering(answer, tmp_path, **user) as (_, api):
         await _list(api)
         await _list(api)

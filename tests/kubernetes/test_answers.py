@@ -76,6 +76,7 @@ async def test_a_refusal_is_the_error_of_the_table(
         with pytest.raises(SandboxError) as caught:
             await calls[call]()
     assert is_raised(caught.value, _row(refused)), repr(caught.value)
+    assert refused.get("words", "") in str(caught.value)
     assert len(str(caught.value)) < 1000
     refusal = refusal_of(caught.value)
     assert refusal is not None

@@ -16,10 +16,7 @@ from sandboxkit.types import SandboxSpec
 from tests.faults import Drop, Fault, FaultProxy, HttpAnswer, Late, Reset
 from tests.faults._plan import Request
 from tests.kubernetes.cluster import SCRIPT, Cluster, wait_until
-from tests.kubernetes.here import sandboxes
-from tests.kubernetes.rooms import Box, room
-
-__all__ = ["room"]
+from tests.kubernetes.here import Box, sandboxes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -93,8 +90,17 @@ def through(proxy: FaultProxy, room: str, folder: Path) -> KubernetesProvider:
         (Drop(), Drop()),
         (HttpAnswer(503, _UNAVAILABLE),),
         (Late(1.0),),
+        (Drop("stall"),),
     ],
-    ids=["dropped", "reset after", "reset before", "dropped twice", "unavailable", "late"],
+    ids=[
+        "dropped",
+        "reset after",
+        "reset before",
+        "dropped twice",
+        "unavailable",
+        "late",
+        "silent",
+    ],
 )
 async def test_a_lost_answer_creates_one_sandbox(
     cluster: Cluster, room: str, proxy: FaultProxy, tmp_path: Path, faults: tuple[Fault, ...]
@@ -110,22 +116,11 @@ async def test_a_lost_answer_creates_one_sandbox(
     assert sandboxes(cluster, room) == []
 
 
-async def test_silence_after_a_creation_is_resolved_by_a_lookup(
-    cluster: Cluster, room: str, proxy: FaultProxy, tmp_path: Path
-) -> None:
-    provider = through(proxy, room, tmp_path)
-    proxy.plan = Once(Drop("stall"))
-    sandbox_id = await provider.create(SandboxSpec())
-    assert [each.partition(" ")[0] for each in sandboxes(cluster, room)] == [sandbox_id]
-    await provider.delete(sandbox_id)
-    await provider.aclose()
-
-
 async def test_a_creation_that_is_cancelled_at_any_moment_leaves_nothing(
     cluster: Cluster, room: str
 ) -> None:
     provider = KubernetesProvider()
-    for moment in (0.0, 0.02, 0.1, 0.3, 0.6, 1.0):
+    for moment in (0.02, 0.3, 1.0):
         with anyio.move_on_after(moment) as scope:
             await provider.delete(await provider.create(SandboxSpec()))
         assert scope.cancelled_caught or moment > 0.3

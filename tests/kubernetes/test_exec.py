@@ -1,8 +1,7 @@
 """The stream to a program in a container, on a real cluster, and on a server of the newer kind."""
 
-import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,13 +10,14 @@ import anyio
 import pytest
 from aiohttp import web
 
-from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.errors import ProviderUnavailableError, SandboxNotFoundError
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from tests.kubernetes.answers import answering
-from tests.kubernetes.bare import connected, create, disturbed, manifest, remove, running
-from tests.kubernetes.cluster import Cluster, Program
+from tests.kubernetes.bare import connected, create, manifest, remove, running
+from tests.kubernetes.cluster import Cluster, Program, wait_until
+from tests.kubernetes.here import new_namespace
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +31,26 @@ async def _pod(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, str
         yield api, pod
 
 
+@pytest.fixture(scope="module")
+def shared(found_cluster: Cluster) -> Iterator[str]:
+    """The namespace of a pod "pod" that several tests use."""
+    with new_namespace() as namespace:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        found_cluster.request("POST", pods, manifest("pod"))
+        wait_until(
+            lambda: found_cluster.request("GET", f"{pods}/pod")["status"]["phase"] == "Running",
+            "a pod that runs",
+        )
+        yield namespace
+        found_cluster.request("DELETE", f"{pods}/pod", {"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+async def api(cluster: Cluster, shared: str) -> AsyncIterator[Api]:
+    async with connected(cluster, shared) as (api, _):
+        yield api
+
+
 async def _rest(stream: PodExecStream) -> tuple[bytes, type[Exception]]:
     data = b""
     try:
@@ -42,128 +62,107 @@ async def _rest(stream: PodExecStream) -> tuple[bytes, type[Exception]]:
         return data, type(error)
 
 
-async def test_every_byte_arrives_in_both_directions(cluster: Cluster, namespace: str) -> None:
-    sent = os.urandom(5_000_000) + bytes(range(256))
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["cat"])
-        received = b""
-        async with anyio.create_task_group() as group:
-            group.start_soon(stream.send, sent)
-            with anyio.fail_after(60):
-                while len(received) < len(sent):
-                    received += await stream.receive(1 << 20)
-        await stream.aclose()
-    assert hashlib.sha256(received).digest() == hashlib.sha256(sent).digest()
+_ODD = ["", "a b", "&command=x", "%20", "+", "#?", "ü\n'\""]
+_SAYS = "printf 'out\\377'; head -c 5000 /dev/zero | tr '\\0' x >&2; echo last >&2; exit 3"
 
 
-async def test_the_end_of_a_program_is_the_end_of_its_stream(
-    cluster: Cluster, namespace: str
+@pytest.mark.parametrize(
+    ("argv", "data", "end", "told"),
+    [
+        (["sh", "-c", _SAYS], b"out\xff", anyio.EndOfStream, "xxlast; "),
+        (["sh", "-c", "kill -9 $$"], b"", anyio.EndOfStream, ""),
+        (
+            ["printf", "<%s>", *_ODD],
+            "".join(f"<{word}>" for word in _ODD).encode(),
+            anyio.EndOfStream,
+            "",
+        ),
+        (
+            ["nosuchprogram", "a b", "&c=d"],
+            b"",
+            anyio.BrokenResourceError,
+            "executable file not found",
+        ),
+    ],
+    ids=["an end", "a kill", "odd arguments", "no start"],
+)
+async def test_a_stream_ends_with_its_program(
+    api: Api, argv: list[str], data: bytes, end: type[Exception], told: str
 ) -> None:
-    script = "printf 'out\\377'; head -c 5000 /dev/zero | tr '\\0' x >&2; echo last >&2; exit 3"
-    async with _pod(cluster, namespace) as (api, pod):
-        for argv in (["sh", "-c", script], ["sh", "-c", "kill -9 $$"]):
-            stream = await api.exec(pod, "sandbox", argv)
-            with anyio.fail_after(60):
-                data, end = await _rest(stream)
-            assert end is anyio.EndOfStream
-            with pytest.raises(anyio.EndOfStream):
-                await stream.receive()
-            await stream.aclose()
-            if argv[2] == script:
-                assert data == b"out\xff"
-                assert "xxlast; " in stream.diagnostics
-                assert "exit code 3" in stream.diagnostics
-                assert 1900 < len(stream.diagnostics.partition("; ")[0]) <= 2000
-
-
-async def test_a_program_that_cannot_be_started_says_so(cluster: Cluster, namespace: str) -> None:
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["nosuchprogram", "a b", "&c=d"])
-        with anyio.fail_after(60):
-            data, end = await _rest(stream)
-        assert (data, end) == (b"", anyio.BrokenResourceError)
-        assert "executable file not found" in stream.diagnostics
-        await stream.aclose()
-
-
-async def test_arguments_arrive_as_they_are(cluster: Cluster, namespace: str) -> None:
-    words = ["", "a b", "&command=x", "%20", "+", "#?", "ü\n'\""]
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["printf", "<%s>", *words])
-        with anyio.fail_after(60):
-            data, _ = await _rest(stream)
-        await stream.aclose()
-    assert data.decode() == "".join(f"<{word}>" for word in words)
+    stream = await api.exec("pod", "sandbox", argv)
+    with anyio.fail_after(60):
+        assert await _rest(stream) == (data, end)
+        with pytest.raises(end):
+            await stream.receive()
+    await stream.aclose()
+    assert told in stream.diagnostics
+    if told == "xxlast; ":
+        assert "exit code 3" in stream.diagnostics
+        assert 1900 < len(stream.diagnostics.partition("; ")[0]) <= 2000
 
 
 @pytest.mark.parametrize("forced", [False, True])
-async def test_a_stream_can_be_closed_while_both_directions_wait(
-    cluster: Cluster, namespace: str, forced: bool
-) -> None:
+async def test_a_stream_can_be_closed_while_both_directions_wait(api: Api, forced: bool) -> None:
     ends: list[type[Exception]] = []
-    async with _pod(cluster, namespace) as (api, pod):
-        before = len(os.listdir("/proc/self/fd"))
-        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
-        sent = 0
+    await api.call("GET", await api.path("pods"), what="list pods")
+    before = len(os.listdir("/proc/self/fd"))
+    stream = await api.exec("pod", "sandbox", ["sleep", "infinity"])
+    sent = 0
 
-        async def send() -> None:
-            nonlocal sent
-            try:
-                while True:  # nobody reads it: the server takes no more at some time
-                    await stream.send(bytes(1 << 20))
-                    sent += 1
-            except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-                ends.append(type(error))
+    async def send() -> None:
+        nonlocal sent
+        try:
+            while True:  # nobody reads it: the server takes no more at some time
+                await stream.send(bytes(1 << 20))
+                sent += 1
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+            ends.append(type(error))
 
-        async def receive() -> None:
-            ends.append((await _rest(stream))[1])
+    async def receive() -> None:
+        ends.append((await _rest(stream))[1])
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(send)
-            group.start_soon(receive)
-            seen = -1
-            with anyio.fail_after(60):
-                while seen != sent:
-                    seen = sent
-                    await anyio.sleep(1)
-            with anyio.fail_after(10):
-                await (anyio.aclose_forcefully(stream) if forced else stream.aclose())
-            with anyio.fail_after(10):
-                while len(ends) < 2:
-                    await anyio.sleep(0.01)
-        assert 0 < sent < 200
-        assert ends == [anyio.ClosedResourceError] * 2
-        await stream.aclose()
-        with pytest.raises(anyio.ClosedResourceError):
-            await stream.send(b"x")
-        with anyio.fail_after(10):
-            while len(os.listdir("/proc/self/fd")) > before:
-                await anyio.sleep(0.05)
-
-
-async def test_closing_ends_the_input_of_the_program(cluster: Cluster, namespace: str) -> None:
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["sh", "-c", "cat > /tmp/got; touch /tmp/over"])
-        await stream.send(b"all of it")
-        await anyio.aclose_forcefully(stream)
-        argv = ["sh", "-c", "until test -e /tmp/over; do sleep 0.1; done; cat /tmp/got"]
-        other = await api.exec(pod, "sandbox", argv)
+    async with anyio.create_task_group() as group:
+        group.start_soon(send)
+        group.start_soon(receive)
+        seen = -1
         with anyio.fail_after(60):
-            assert (await _rest(other))[0] == b"all of it"
-        await other.aclose()
+            while seen != sent:
+                seen = sent
+                await anyio.sleep(0.5)
+        with anyio.fail_after(10):
+            await (anyio.aclose_forcefully(stream) if forced else stream.aclose())
+        with anyio.fail_after(10):
+            while len(ends) < 2:
+                await anyio.sleep(0.01)
+    assert 0 < sent < 200
+    assert ends == [anyio.ClosedResourceError] * 2
+    await stream.aclose()
+    with pytest.raises(anyio.ClosedResourceError):
+        await stream.send(b"x")
+    with anyio.fail_after(10):
+        while len(os.listdir("/proc/self/fd")) > before:
+            await anyio.sleep(0.05)
 
 
-async def test_two_tasks_cannot_receive_at_once(cluster: Cluster, namespace: str) -> None:
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["cat"])
-        with anyio.move_on_after(0.5):
+async def test_closing_ends_the_input_of_the_program(api: Api) -> None:
+    stream = await api.exec("pod", "sandbox", ["sh", "-c", "cat > /tmp/got; touch /tmp/over"])
+    await stream.send(b"all of it")
+    await anyio.aclose_forcefully(stream)
+    argv = ["sh", "-c", "until test -e /tmp/over; do sleep 0.1; done; cat /tmp/got"]
+    other = await api.exec("pod", "sandbox", argv)
+    with anyio.fail_after(60):
+        assert (await _rest(other))[0] == b"all of it"
+    await other.aclose()
+
+
+async def test_two_tasks_cannot_receive_at_once(api: Api) -> None:
+    stream = await api.exec("pod", "sandbox", ["cat"])
+    async with anyio.create_task_group() as group:
+        group.start_soon(_rest, stream)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
             await stream.receive()
-        async with anyio.create_task_group() as group:
-            group.start_soon(_rest, stream)
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(anyio.BusyResourceError):
-                await stream.receive()
-            await stream.aclose()
+        await stream.aclose()
 
 
 async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespace: str) -> None:
@@ -184,11 +183,6 @@ async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespa
         await remove(cluster, namespace, "ended")
 
 
-async def _send_on(stream: PodExecStream) -> None:
-    while True:
-        await stream.send(b"x")
-
-
 async def _refused(opened: Callable[[], object]) -> bool:
     try:
         stream = await opened()  # type: ignore[misc]  # a coroutine
@@ -198,66 +192,27 @@ async def _refused(opened: Callable[[], object]) -> bool:
     return (data, end) == (b"", anyio.BrokenResourceError)
 
 
-async def test_a_stream_breaks_with_its_pod(cluster: Cluster, namespace: str) -> None:
-    async with _pod(cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
-        await remove(cluster, namespace, pod, grace=1)
-        with anyio.fail_after(60):
-            _, end = await _rest(stream)
-        assert end in (anyio.EndOfStream, anyio.BrokenResourceError)
-        await stream.aclose()
-
-
-async def test_a_stream_breaks_with_the_api_server(own_cluster: Cluster, namespace: str) -> None:
-    async with _pod(own_cluster, namespace) as (api, pod):
-        stream = await api.exec(pod, "sandbox", ["sleep", "infinity"])
-        await disturbed(own_cluster.kill, "api")
-        try:
-            with anyio.fail_after(30):
-                _, end = await _rest(stream)
-            assert end is anyio.BrokenResourceError
-            with anyio.fail_after(30), pytest.raises(anyio.BrokenResourceError):
-                await _send_on(stream)
-            await stream.aclose()
-            with pytest.raises(ProviderUnavailableError):
-                await api.exec(pod, "sandbox", ["true"])
-        finally:
-            await disturbed(own_cluster.start, "api")
-            await disturbed(own_cluster.wait_until_ready)
-        again = await api.exec(pod, "sandbox", ["echo", "there"])
-        assert (await _rest(again))[0] == b"there\n"
-        await again.aclose()
-
-
 async def test_a_frozen_server_delays_neither_opening_nor_closing(
     own_cluster: Cluster, namespace: str
 ) -> None:
     async with _pod(own_cluster, namespace) as (api, pod):
         stream = await api.exec(pod, "sandbox", ["cat"])
         quick = Api(kubeconfig=str(own_cluster.kubeconfig), namespace=namespace, timeout=2)
-        await quick.call("GET", await quick.path("pods"), what="list pods")
+        pods = await quick.path("pods")
+        await quick.call("GET", pods, what="list pods")
         programs: tuple[Program, ...] = ("kubelet", "api")
         for program in programs:
             with own_cluster.frozen(program), anyio.fail_after(30):
                 with pytest.raises(ProviderUnavailableError):
                     await quick.exec(pod, "sandbox", ["true"])
                 if program == "api":
+                    fresh = Api(kubeconfig=str(own_cluster.kubeconfig), timeout=2)
+                    for each in (quick, fresh):
+                        with pytest.raises(ProviderUnavailableError, match="in time"):
+                            await each.call("GET", pods, what="list pods")
                     await stream.aclose()
                     await quick.aclose()
-
-
-async def test_a_dead_kubelet_does_not_end_a_sandbox(own_cluster: Cluster, namespace: str) -> None:
-    async with _pod(own_cluster, namespace) as (api, pod):
-        with own_cluster.without("kubelet"), pytest.raises(ProviderUnavailableError):
-            await api.exec(pod, "sandbox", ["true"], sandbox_id=pod)
-        with anyio.fail_after(60):
-            while True:
-                try:
-                    stream = await api.exec(pod, "sandbox", ["true"], sandbox_id=pod)
-                    break
-                except SandboxError:
-                    await anyio.sleep(0.2)  # it looks for its containers first
-        await stream.aclose()
+                    await fresh.aclose()
 
 
 async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import aiohttp
 
 import sandboxkit
 from tests.kubernetes.cluster import Cluster, kubectl, wait_until
-from tests.kubernetes.here import IMAGE, remove_agents
+from tests.kubernetes.here import IMAGE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "kubernetes"
@@ -39,7 +39,6 @@ def test_the_reward_job_scores_in_pods_beside_its_own(cluster: Cluster, namespac
         # The pods first: the job is gone when they are.
         cluster.request("DELETE", f"{jobs}/reward", {"propagationPolicy": "Foreground"})
         wait_until(lambda: not cluster.request("GET", jobs)["items"], "the job's end")
-        remove_agents(cluster, namespace)
 
 
 def with_this_checkout(job: dict[str, Any]) -> dict[str, Any]:

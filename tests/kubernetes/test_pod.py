@@ -3,10 +3,9 @@
 import json
 import math
 import re
-import time
 import tomllib
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import parts_of
 from sandboxkit.providers.kubernetes._snapshot_image import SnapshotImage
 from sandboxkit.providers.kubernetes._storage import KEEPER
-from sandboxkit.types import SandboxSpec, SandboxState
+from sandboxkit.types import SandboxSpec
 
 
 # Any, here and below: a manifest is JSON, and a case TOML.
@@ -170,77 +169,23 @@ def test_what_kubernetes_allows_a_pod_counts_from_its_start() -> None:
     assert _pod.longest(pod, now) == math.inf
 
 
-def listed(**changes: Any) -> dict[str, Any]:
-    """A pod as the API server describes it."""
+@pytest.mark.parametrize("case", PODS["read"].values(), ids=PODS["read"])
+def test_a_pod_is_read_back(case: dict[str, Any]) -> None:
     pod = made(SandboxSpec(tags={"a": "1"}))
-    pod["metadata"]["annotations"][_pod.EXPIRES] = "1893456000"
     pod["metadata"] |= {"creationTimestamp": "2029-12-31T00:00:00Z", "uid": "u"}
-    pod["metadata"] |= changes.pop("metadata", {})
-    return pod | changes
-
-
-@pytest.mark.parametrize(
-    ("phase", "state"),
-    [
-        ("Pending", SandboxState.STARTING),
-        ("Running", SandboxState.RUNNING),
-        ("Succeeded", SandboxState.STOPPED),
-        ("Failed", SandboxState.STOPPED),
-    ],
-)
-def test_a_pod_is_read_back(phase: str, state: SandboxState) -> None:
-    info = _pod.info_of(listed(status={"phase": phase}))
-    assert info is not None
-    assert (info.id, info.state, info.image) == (NAME, state, "python:3.11-slim")
-    assert info.tags["a"] == "1"
-    assert info.created_at == datetime(2029, 12, 31, tzinfo=UTC)
-    assert info.expires_at == datetime(2030, 1, 1, tzinfo=UTC)
-
-
-@pytest.mark.parametrize("stored", ["soon", "", "1e99", "nan"])
-def test_an_expiry_that_somebody_edited_is_none(stored: str) -> None:
-    pod = listed()
-    pod["metadata"]["annotations"][_pod.EXPIRES] = stored
+    pod["metadata"] |= json.loads(case.get("metadata", "{}"))
+    pod["metadata"]["annotations"][_pod.EXPIRES] = case.get("expires", "4102444800")
+    if "status" in case:
+        pod["status"] = json.loads(case["status"])
     info = _pod.info_of(pod)
-    assert info is not None
-    assert info.expires_at is None
-
-
-def test_why_an_agent_ended_its_sandbox_by_itself() -> None:
-    def ended(expires: float, code: int) -> str:
-        status = {"containerStatuses": [{"state": {"terminated": {"exitCode": code}}}]}
-        pod = listed(status=status)
-        pod["metadata"]["annotations"][_pod.EXPIRES] = str(time.time() + expires)
-        return _pod.why_left(pod)
-
-    assert ended(-1, 0) == "lifetime"
-    assert ended(600, 0) == "its owner went away"
-    assert ended(-1, 137) == ended(600, 1) == ""
-    assert _pod.why_left(listed()) == ""
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"name": "somebody-elses"},
-        {"labels": {}},
-        {"labels": None},
-        {"deletionTimestamp": "2030-01-01T00:00:00Z"},
-    ],
-)
-def test_what_is_no_sandbox_or_is_going_is_none(metadata: dict[str, Any]) -> None:
-    assert _pod.info_of(listed(metadata=metadata)) is None
-
-
-def test_when_a_pod_ended() -> None:
-    now = datetime(2029, 12, 31, tzinfo=UTC)
-    assert _pod.finished_at(listed(status={"phase": "Running"})) is None
-    assert _pod.finished_at(listed()) is None
-    assert _pod.finished_at(listed(status={"phase": "Failed", "reason": "Evicted"})) == now
-    ended = (now + timedelta(hours=1)).isoformat()
-    states = [{"state": {"terminated": {"finishedAt": ended}}}]
-    pod = listed(status={"phase": "Succeeded", "containerStatuses": states})
-    assert _pod.finished_at(pod) == now + timedelta(hours=1)
+    if info is not None:
+        assert (info.id, info.image, info.tags["a"]) == (NAME, "python:3.11-slim", "1")
+        assert info.created_at == datetime(2029, 12, 31, tzinfo=UTC)
+    assert case["state"] == (info.state.value if info is not None else "none")
+    assert case.get("until") == (info and info.expires_at and info.expires_at.isoformat())
+    finished = _pod.finished_at(pod)
+    assert case.get("finished") == (finished and finished.isoformat())
+    assert case.get("left", "") == _pod.why_left(pod)
 
 
 def test_the_agents_parts_fit_and_join() -> None:

@@ -17,10 +17,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import require_program, require_root
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import sandboxes
-from tests.kubernetes.rooms import Box, room
-
-__all__ = ["room"]
+from tests.kubernetes.here import Box, sandboxes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -15,9 +15,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, Right, commands, role
 from sandboxkit.types import Diagnosis, SandboxSpec
 from tests.kubernetes.cluster import Cluster, kubectl
-from tests.kubernetes.rooms import Box, room
-
-__all__ = ["room"]
+from tests.kubernetes.here import Box
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

@@ -1,6 +1,5 @@
 """The service's manifests: the API server accepts them, and a replica lends pods."""
 
-import json
 from typing import Any
 
 import pytest
@@ -9,23 +8,11 @@ from sandboxkit import Operation, Session
 from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance._base import DEADLINE
 from tests.kubernetes.cluster import Cluster, kubectl, wait_until
-from tests.kubernetes.here import remove_agents
 from tests.kubernetes.test_in_cluster import EXAMPLES, ROOT, with_this_checkout
+from tests.kubernetes.test_manifests import documents
 
 MANIFEST = ROOT / "examples" / "serve" / "service.yaml"
 SECRET = "replace-this-token"
-
-
-def test_the_server_accepts_the_manifests(namespace: str) -> None:
-    role, service = str(EXAMPLES / "role.yaml"), str(MANIFEST)
-    accepted = kubectl(
-        *("apply", "--namespace", namespace, "--dry-run=server"),
-        *("--filename", role, "--filename", service, "--output", "name"),
-    )
-    assert {"secret/sandboxkit-tokens", "service/sandboxkit", "serviceaccount/sandboxkit"} < set(
-        accepted.split()
-    )
-    assert "deployment.apps/sandboxkit-serve" in accepted
 
 
 def test_replicas_lend_pods_to_a_session(
@@ -63,7 +50,6 @@ def test_replicas_lend_pods_to_a_session(
             cluster.request("DELETE", f"{_PATHS[kind].format(namespace)}/{name}")
         cluster.request("DELETE", deployment, {"propagationPolicy": "Foreground"})
         wait_until(lambda: not cluster.pods(namespace), "the replicas' end", seconds=180)
-        remove_agents(cluster, namespace)
 
 
 _PATHS = {
@@ -79,9 +65,4 @@ def _manifests(namespace: str) -> dict[str, Any]:  # Any: JSON
         *("create", "--namespace", namespace, "--filename", str(MANIFEST)),
         *("--dry-run=client", "--output", "json"),
     )
-    found = {}
-    while text.strip():
-        each, end = json.JSONDecoder().raw_decode(text.lstrip())
-        text = text.lstrip()[end:]
-        found[each["kind"]] = each
-    return found
+    return {each["kind"]: each for each in documents(text)}

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -24,6 +25,7 @@ from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.here import new_namespace
 from tests.kubernetes.registry import Registry
+from tests.kubernetes.test_snapshots import KEPT
 
 pytestmark = [pytest.mark.timeout(240)]
 
@@ -58,6 +60,7 @@ def namespace(registry: Registry, cluster: Cluster) -> Iterator[str]:
         }
         cluster.request("POST", f"/api/v1/namespaces/{name}/secrets", secret)
         yield name
+        cluster.request("DELETE", f"/api/v1/namespaces/{name}/secrets/pull")
 
 
 def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(
@@ -160,19 +163,7 @@ def test_a_snapshot_that_is_not_recorded_leaves_no_image(
 ) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(os.urandom(70_000))
-    kept = KeptFiles(
-        id="snapshot-0123456789abcdef",
-        content="0" * 64,
-        bytes=70_000,
-        unpacked=70_000,
-        created=0.0,
-        expires=0.0,
-        parent=None,
-        name=None,
-        tags={},
-        image="image",
-        places=["/"],
-    )
+    kept = replace(KEPT, id="snapshot-0123456789abcdef", bytes=70_000, unpacked=70_000)
     options = ClusterOptions(snapshot_registry=f"http://{registry.repository}")
 
     async def push(fail: bool) -> KeptFiles:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from random import Random
@@ -27,92 +28,24 @@ from sandboxkit.providers.kubernetes import KubernetesProvider, _snapshots
 from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
 from sandboxkit.testing.conformance.snapshots import SnapshotsConformance
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import IMAGE, new_namespace, sandboxes
-from tests.kubernetes.rooms import Box
+from tests.kubernetes.here import IMAGE, PROGRAMS, Box, sandboxes
 
 pytestmark = [pytest.mark.timeout(240)]
 
-_AS_ROOT = r"""
-import os, shutil
-os.remove("/etc/issue")
-shutil.rmtree("/usr/share/doc")
-shutil.rmtree("/var/opt"); os.mkdir("/var/opt"); open("/var/opt/new", "w").close()
-os.remove("/etc/debian_version"); os.makedirs("/etc/debian_version/now/a/folder")
-shutil.rmtree("/media"); open("/media", "w").close()
-open("/etc/profile", "a").write("# more")
-os.chmod("/etc/bash.bashrc", 0o600)
-os.link("/etc/fstab", "/etc/linked"); os.rename("/etc/host.conf", "/etc/moved")
-os.utime("/etc/shells", ns=(10**18 + 1, 10**18 + 123_456_789))
-os.mkdir("/opt/shared"); os.chmod("/opt/shared", 0o1777)
-open(b"/opt/odd \xff\nname", "w").write("odd")
-open("/opt/setuid", "w").close(); os.chmod("/opt/setuid", 0o6755)
-with open("/opt/hole", "wb") as file:
-    file.truncate(1 << 30); file.seek(1 << 29); file.write(b"middle")
-os.symlink("nowhere", "/opt/link"); os.utime("/opt/link", (1, 2), follow_symlinks=False)
-os.mkfifo("/opt/pipe")
-os.mkdir("/opt/locked"); open("/opt/locked/in", "w").write("in"); os.chmod("/opt/locked/in", 0)
-os.chmod("/opt/locked", 0)
-os.mkdir("/opt/deep"); os.chdir("/opt/deep")
-for number in range(300):
-    os.mkdir("a-folder-in-a-folder"); os.chdir("a-folder-in-a-folder")
-open("inside", "w").close()
-"""
-"""Changes of the image's files, as root."""
-_AS_NOBODY = r"""
-import os
-os.mkdir("/opt/shared/own", 0o700); open("/opt/shared/own/file", "w").write("own")
-os.chmod("/opt/shared/own/file", 0o400); os.link("/opt/shared/own/file", "/opt/shared/second")
-os.setxattr("/opt/shared/own", "user.mark", b"x")
-os.symlink("own", "/opt/shared/link")
-"""
-_LOOK = r"""
-import os, stat, sys, zlib
-sys.setrecursionlimit(5000)
-mounts = {line.split()[4].encode() for line in open("/proc/self/mountinfo")} - {b"/"}
-links = {}
-def show(path, name):
-    if path in mounts:
-        return
-    found = os.lstat(name)
-    line = [path, oct(found.st_mode), found.st_uid, found.st_gid, found.st_mtime_ns]
-    if stat.S_ISLNK(found.st_mode):
-        line.append(os.readlink(name))
-    if stat.S_ISREG(found.st_mode):
-        line += [found.st_size, found.st_nlink, links.setdefault(found.st_ino, path)]
-        line.append(found.st_blocks * 512 < 1 << 20 or found.st_blocks)
-        if found.st_size < 1 << 16 and os.access(name, os.R_OK):
-            line.append(zlib.crc32(open(name, "rb").read()))
-    print(*line)
-    if stat.S_ISDIR(found.st_mode):
-        here = os.open(".", os.O_RDONLY)
-        try:
-            os.chdir(name)
-            for each in sorted(os.listdir(b".")):
-                show(path.rstrip(b"/") + b"/" + each, each)
-        except PermissionError:
-            print("closed")
-        os.fchdir(here)
-        os.close(here)
-os.chdir("/")
-show(b"/", b"/")
-"""
-"""Shows all that `lstat` tells of every file, and the content of small ones."""
-_OWNER = """
-import sys
-from sandboxkit import Session
-detach = sys.argv[1] == "detached"
-with Session("kubernetes", tags=("killed",), detach=detach, lifetime=600) as session:
-    sandbox = session.sandbox()
-    fill = "head -c 30000000 /dev/urandom > big; ls"
-    sandbox.exec(["sh", "-c", fill], check=True).result(60)
-    print("capture", flush=True)
-    snapshot = sandbox.snapshot(ttl=600).result(60)
-    print("start", flush=True)
-    session.sandbox(snapshot=snapshot).start().result(60)
-    print("fork", flush=True)
-    sandbox.fork(2).result(60)
-    sys.stdin.read()
-"""
+_PROGRAMS = PROGRAMS["snapshots"]
+KEPT = KeptFiles(
+    id="",
+    content="0" * 64,
+    bytes=1,
+    unpacked=1,
+    created=0.0,
+    expires=0.0,
+    parent=None,
+    name="mine",
+    tags={},
+    image=IMAGE,
+    places=["/"],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -122,19 +55,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluste
     return tmp_path / "state" / "kubernetes-snapshots"
 
 
-@pytest.fixture
-def namespace() -> Iterator[str]:
-    with new_namespace() as name:
-        yield name
-
-
 def test_all_files_of_the_image_and_of_two_users_are_as_they_were(
     namespace: str, state: Path
 ) -> None:
-    look = ["python3", "-B", "-I", "-c", _LOOK]
+    look = ["python3", "-B", "-I", "-c", _PROGRAMS["look"]]
     with Session("kubernetes") as session:
         with session.sandbox() as base:
-            for user, code in (("root", _AS_ROOT), ("nobody", _AS_NOBODY)):
+            for user, code in (("root", _PROGRAMS["as_root"]), ("nobody", _PROGRAMS["as_nobody"])):
                 change = base.exec(["python3", "-B", "-I", "-c", code], user=user, check=True)
                 change.result(60)
             before = base.exec(look, check=True, output_limit=None).result(60)
@@ -224,19 +151,7 @@ def test_two_snapshots_of_a_sandbox_are_kept_apart(state: Path) -> None:
 
 def test_a_snapshot_with_an_unreadable_record_is_listed_and_keeps_its_archive(state: Path) -> None:
     store = ArchiveStore()
-    kept = KeptFiles(
-        id=store.new_id(),
-        content="0" * 64,
-        bytes=1,
-        unpacked=1,
-        created=0.0,
-        expires=0.0,
-        parent=None,
-        name="mine",
-        tags={},
-        image=IMAGE,
-        places=["/"],
-    )
+    kept = replace(KEPT, id=store.new_id())
     with store.partial("one") as file:
         store.keep(file, kept)
     record = state / f"{kept.id}.json"
@@ -297,7 +212,7 @@ def test_a_pod_without_root_keeps_the_files_of_its_only_user(namespace: str, sta
 @contextmanager
 def _owner(until: str, kind: str = "attached") -> Iterator[None]:
     """A process that has begun to capture, start or fork; it is killed at the end of the block."""
-    argv = [sys.executable, "-c", _OWNER, kind]
+    argv = [sys.executable, "-c", _PROGRAMS["owner"], kind]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         try:
             assert owner.stdout is not None

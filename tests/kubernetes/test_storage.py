@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import pytest
 
@@ -27,52 +28,40 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.claims import new_claim
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import sandboxes
-from tests.kubernetes.rooms import room
-
-__all__ = ["room"]
+from tests.kubernetes.here import PROGRAMS, new_namespace, require_cluster, sandboxes
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 T = TypeVar("T")
 
 _VARIABLE = "SANDBOXKIT_KUBERNETES_STORAGE_CLAIM"
-KILLED = """
-import os, signal, sys
-import sandboxkit
-from sandboxkit.datasets import DatasetStore
-archive = DatasetStore.archive
-def killed(store, digest):
-    for number, chunk in enumerate(archive(store, digest)):
-        if number == 3:
-            input()
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield chunk
-DatasetStore.archive = killed
-dataset = sandboxkit.Dataset(sys.argv[1])
-with sandboxkit.Session("kubernetes", mounts={"/data": dataset}) as session:
-    session.run(["true"]).result()
-"""
-STARTS = """
-import sys
-import sandboxkit
-dataset = sandboxkit.Dataset(sys.argv[1])
-input()
-with sandboxkit.Session("kubernetes", mounts={"/data": dataset}) as session:
-    print(session.run(["cat", "/data/file"], check=True).result().stdout)
-"""
+
+
+@pytest.fixture(scope="module")
+def claim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A namespace in which providers use a claim, and the claim's folder."""
+    folder = tmp_path_factory.mktemp("claim")
+    with (
+        new_namespace() as namespace,
+        new_claim(require_cluster(), namespace, folder) as claim,
+        mock.patch.dict(os.environ, {_VARIABLE: claim}),
+    ):
+        yield namespace, folder
+
+
+@pytest.fixture
+def room(claim: tuple[str, Path]) -> str:
+    return claim[0]
 
 
 @pytest.fixture
 def store(
-    found_cluster: Cluster, room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    claim: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """The folder of a claim that providers use; this machine's store of datasets is the test's own."""
+    """The folder of the claim, with nothing in it; this machine's store of datasets is the test's own."""
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
-    folder = tmp_path / "claim"
-    folder.mkdir()
-    with new_claim(found_cluster, room, folder) as claim:
-        monkeypatch.setenv(_VARIABLE, claim)
-        yield folder
+    yield claim[1]
+    shutil.rmtree(claim[1] / "sandboxkit", ignore_errors=True)
+    os.chown(claim[1], 0, 0)
 
 
 @pytest.fixture
@@ -118,14 +107,19 @@ def unused(*, dry_run: bool = False) -> list[str]:
     return ask(lambda provider: provider.remove_unused_datasets(dry_run=dry_run))
 
 
-def test_a_dataset_is_filled_once(session: Session, folder: Path, store: Path) -> None:
+def test_a_dataset_is_filled_once_and_again_when_it_was_removed(
+    session: Session, folder: Path, store: Path
+) -> None:
     content = (folder / "file").read_text()
-    assert [read(session) for _ in range(2)] == [content] * 2
+    assert read(session) == content
     (name,) = stored(store)
     filled = os.stat(store / "sandboxkit" / "datasets" / name).st_ino
     with Session("kubernetes", mounts={"/data": Dataset(folder)}) as other:
         assert read(other) == content
     assert os.stat(store / "sandboxkit" / "datasets" / name).st_ino == filled
+    shutil.rmtree(store / "sandboxkit" / "datasets" / name)  # behind the provider's back
+    assert read(session) == content
+    assert stored(store) == [name]
 
 
 def test_names_links_modes_and_times_arrive_whole(folder: Path, store: Path) -> None:
@@ -143,31 +137,26 @@ def test_names_links_modes_and_times_arrive_whole(folder: Path, store: Path) -> 
     assert len(outside.splitlines()) == 10
 
 
-def test_a_dataset_that_was_removed_behind_the_providers_back_is_filled_again(
-    session: Session, folder: Path, store: Path
-) -> None:
-    content = (folder / "file").read_text()
-    assert read(session) == content
-    (name,) = stored(store)
-    shutil.rmtree(store / "sandboxkit" / "datasets" / name)
-    assert read(session) == content
-    assert stored(store) == [name]
-
-
 def test_what_a_killed_client_has_filled_is_not_mounted(
     folder: Path, store: Path, found_cluster: Cluster, room: str
 ) -> None:
     (folder / "second").write_bytes(b"x" * 4_000_000)
     environment = {**os.environ, "SANDBOXKIT_KUBERNETES_LEASE": "8"}
+    before = {pod["metadata"]["name"] for pod in found_cluster.pods(room)}
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, folder], stdin=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", PROGRAMS["storage"]["killed"], folder],
+        stdin=subprocess.PIPE,
+        text=True,
+        env=environment,
     ) as client:
         parent = store / "sandboxkit" / "datasets"
         wait_until(
             lambda: parent.is_dir() and any(name.startswith(".partial") for name in stored(store)),
             "a partial copy",
         )
-        (keeper,) = found_cluster.pods(room)
+        (keeper,) = (
+            pod for pod in found_cluster.pods(room) if pod["metadata"]["name"] not in before
+        )
         client.communicate("\n", timeout=60)
     assert client.returncode == -signal.SIGKILL
     dataset = Dataset(folder)
@@ -191,7 +180,7 @@ def _phase(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
 def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> None:
     clients = [
         subprocess.Popen(
-            [sys.executable, "-c", STARTS, folder],
+            [sys.executable, "-c", PROGRAMS["storage"]["starts"], folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -210,29 +199,20 @@ def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> 
 def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
     session: Session, folder: Path, store: Path
 ) -> None:
-    digest = Dataset(folder).digest
-    sandbox = session.sandbox().start().result(120)
-    assert unused(dry_run=True) == unused() == []
-    assert sandbox.read_file("/data/file").result(60) == (folder / "file").read_bytes()
-    sandbox.stop().result(60)
-    assert unused(dry_run=True) == [digest]
-    assert stored(store) == [digest[7:]]
-    assert unused() == [digest]
-    assert stored(store) == []
-    assert read(session) == (folder / "file").read_text()
-
-
-def test_a_removal_that_was_killed_is_undone_or_finished(
-    session: Session, folder: Path, store: Path
-) -> None:
-    sandbox = session.sandbox().start().result(120)
-    (name,) = stored(store)
+    """Also if a removal was killed before."""
+    name = Dataset(folder).digest[7:]
     parent = store / "sandboxkit" / "datasets"
-    (parent / name).rename(parent / f".hidden.{name}.sandboxkit-0123456789abcdef")
+    hidden = parent / f".hidden.{name}.sandboxkit-0123456789abcdef"
+    sandbox = session.sandbox().start().result(120)
+    assert unused(dry_run=True) == []
+    (parent / name).rename(hidden)
     assert unused() == []
     assert stored(store) == [name]
+    assert sandbox.read_file("/data/file").result(60) == (folder / "file").read_bytes()
     sandbox.stop().result(60)
-    (parent / name).rename(parent / f".hidden.{name}.sandboxkit-0123456789abcdef")
+    assert unused(dry_run=True) == [f"sha256:{name}"]
+    assert stored(store) == [name]
+    (parent / name).rename(hidden)
     assert unused() == [f"sha256:{name}"]
     assert stored(store) == []
 
@@ -264,15 +244,41 @@ def test_a_full_claim_is_a_capacity_error(folder: Path, store: Path) -> None:
         subprocess.run(["umount", "--lazy", store], check=True)
 
 
-def test_a_claim_that_cannot_be_written_is_said(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "value", "raised", "words"),
+    [
+        ("SECURITY", "restricted", ConfigurationError, r"cannot be written.*uid 65534"),
+        ("IMAGE", "sandboxkit/scratch:1", ConfigurationError, "need python3 in the default image"),
+        (
+            "STORAGE_CLAIM",
+            "no-such-claim",
+            SandboxStartError,
+            r'"no-such-claim" not found.*check storage_claim',
+        ),
+    ],
+    ids=["not writable", "no python", "no claim"],
+)
+def test_a_claim_that_cannot_be_used_is_said(
+    folder: Path,
+    store: Path,
+    found_cluster: Cluster,
+    room: str,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    raised: type[Exception],
+    words: str,
 ) -> None:
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SECURITY", "restricted")
+    monkeypatch.setenv(f"SANDBOXKIT_KUBERNETES_{variable}", value)
+    mounts: dict[str, Dataset | Volume | str] = {"/data": Dataset(folder)}
+    if variable == "STORAGE_CLAIM":
+        mounts = {"/cache": Volume("cache")}
     with (
-        Session("kubernetes", mounts={"/data": Dataset(folder)}, network="internet") as session,
-        pytest.raises(ConfigurationError, match=r"cannot be written.*uid 65534"),
+        Session("kubernetes", mounts=mounts, network="internet") as session,
+        pytest.raises(raised, match=words),
     ):
         session.run(["true"]).result(120)
+    assert sandboxes(found_cluster, room) == []
 
 
 def test_restricted_pods_fill_and_mount_as_one_user(
@@ -289,17 +295,6 @@ def test_restricted_pods_fill_and_mount_as_one_user(
         done = session.run(["sh", "-c", script]).result(120)
         assert done.stdout == (folder / "file").read_text(), done.stderr
         assert session.run(["cat", "/cache/kept"]).result(120).stdout == "refused\n"
-
-
-def test_an_image_without_python_is_said(
-    folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_IMAGE", "sandboxkit/scratch:1")
-    with (
-        Session("kubernetes", mounts={"/data": Dataset(folder)}) as session,
-        pytest.raises(ConfigurationError, match="need python3 in the default image"),
-    ):
-        session.run(["true"]).result(120)
 
 
 def test_a_reset_keeps_a_mount(folder: Path, store: Path) -> None:
@@ -333,19 +328,10 @@ def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:
     assert os.listdir(store / "sandboxkit" / "volumes") == []
 
 
-def test_a_claim_that_does_not_exist_is_said_at_once(
-    store: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluster, room: str
+def test_without_a_claim_nothing_is_mounted_and_nothing_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(_VARIABLE, "no-such-claim")
-    with (
-        Session("kubernetes", mounts={"/cache": Volume("cache")}) as session,
-        pytest.raises(SandboxStartError, match=r'"no-such-claim" not found.*check storage_claim'),
-    ):
-        session.run(["true"]).result(120)
-    assert sandboxes(found_cluster, room) == []
-
-
-def test_without_a_claim_nothing_is_mounted_and_nothing_is_asked(room: str) -> None:
+    monkeypatch.delenv(_VARIABLE, raising=False)
     provider = KubernetesProvider(kubeconfig="/nowhere")
     with pytest.raises(ConfigurationError, match=r"mounts='/cache'.*STORAGE_CLAIM"):
         provider.check(SandboxSpec(mounts={"/cache": Volume("cache").source}))

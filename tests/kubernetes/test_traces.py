@@ -3,15 +3,12 @@
 import pytest
 
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from tests.kubernetes.rooms import room
 from tests.traces import assert_forgotten
-
-__all__ = ["room"]
 
 pytestmark = pytest.mark.anyio
 MANY = pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])
 
 
-@pytest.mark.parametrize("count", [16, MANY])
+@pytest.mark.parametrize("count", [8, MANY])
 async def test_no_state_is_kept_of_ended_sandboxes(room: str, count: int) -> None:
     await assert_forgotten(KubernetesProvider, count)

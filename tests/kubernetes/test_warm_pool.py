@@ -1,11 +1,12 @@
 """Sandboxes that are claims on a warm pool of agent-sandbox, with a small controller of the tests."""
 
+import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from subprocess import PIPE, Popen
+from unittest import mock
 
 import anyio
 import anyio.to_thread
@@ -21,28 +22,37 @@ from sandboxkit.types import SandboxSpec, SandboxState
 from tests.kubernetes import agent_sandbox
 from tests.kubernetes.agent_sandbox import POOL, Controller, warm_pool
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.rooms import Box, room
+from tests.kubernetes.here import PROGRAMS, Box, new_namespace, require_cluster, variables
 from tests.kubernetes.test_rights import DOCUMENT, Grants, grants, until_allowed
 
-__all__ = ["grants", "room"]
+__all__ = ["grants"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
-CLAIMER = Path(__file__).with_name("claimer.py")
+
+
+@pytest.fixture(scope="module")
+def claimed() -> Iterator[tuple[str, Controller]]:
+    """A namespace in which providers without arguments claim their sandboxes, and a pool of one pod there."""
+    with (
+        new_namespace() as namespace,
+        mock.patch.dict(os.environ, {"SANDBOXKIT_KUBERNETES_CLAIMS": POOL}),
+        warm_pool(require_cluster(), namespace, replicas=1) as controller,
+    ):
+        yield namespace, controller
 
 
 @pytest.fixture
-def room_with_claims(cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make providers without arguments claim their sandboxes in the test's namespace; return its name."""
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_CLAIMS", POOL)
-    return room
+def pool(cluster: Cluster, claimed: tuple[str, Controller]) -> Iterator[Controller]:
+    """The pool, which is full when the test begins; at its end no claim may be left."""
+    room, controller = claimed
+    controller.wait_until(lambda: controller.ready == 1, "a full pool")
+    yield controller
+    assert names(cluster, room, "SandboxClaim") == []
 
 
 @pytest.fixture
-def pool(cluster: Cluster, room_with_claims: str) -> Iterator[Controller]:
-    """Keep a warm pool of one pod; at the end no claim may be left."""
-    with warm_pool(cluster, room_with_claims, replicas=1) as controller:
-        yield controller
-        assert names(cluster, room_with_claims, "SandboxClaim") == []
+def room(claimed: tuple[str, Controller]) -> str:
+    return claimed[0]
 
 
 def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
@@ -54,13 +64,13 @@ def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
 async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
     cluster: Cluster, room: str, pool: Controller
 ) -> None:
-    (warm,) = cluster.pods(room)
+    (warm,) = (each for each in cluster.pods(room) if "deletionTimestamp" not in each["metadata"])
     provider = KubernetesProvider()
     assert isinstance(provider, WarmPoolProvider)
     sandbox_id = await provider.create(
         SandboxSpec(tags={"run": "42"}, env={"A": "1"}, workdir="/tmp/work", lifetime=600)
     )
-    assert pool.given == [(sandbox_id, warm["metadata"]["name"])]
+    assert dict(pool.given)[sandbox_id] == warm["metadata"]["name"]
     box = Box(provider, sandbox_id)
     assert await box.run("sh", "-c", "echo $A; pwd") == (0, "1\n/tmp/work\n", "")
 
@@ -123,7 +133,7 @@ async def test_a_pod_that_is_lost_ends_its_sandbox(
 ) -> None:
     provider = KubernetesProvider()
     sandbox_id = await provider.create(SandboxSpec())
-    ((_, pod),) = pool.given
+    pod = dict(pool.given)[sandbox_id]
     cluster.request("DELETE", f"/api/v1/namespaces/{room}/pods/{pod}", {"gracePeriodSeconds": 0})
     with pytest.raises(SandboxTerminatedError, match=r"deleted|gone|restarted"):
         await Box(provider, sandbox_id).run("sleep", "60")
@@ -172,7 +182,7 @@ async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
 
 
 async def test_a_cluster_without_the_crds_is_named(
-    cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch
+    pool: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WarmPoolProvider, "_resource", ("absentclaims", "/apis/absent.example/v1"))
     provider = KubernetesProvider(claims="pool")
@@ -206,23 +216,27 @@ def test_the_document_has_the_role_with_claims() -> None:
     assert [yaml.safe_load(each) for each in shown] == [role("sandboxes", claims=True)]
 
 
-def test_200_claims_of_4_processes_get_200_different_pods(
-    cluster: Cluster, room_with_claims: str
+def test_40_claims_of_4_processes_get_40_different_pods(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No node runs these pods: two processors have no room for 200. Everything else is real."""
-    command = [sys.executable, "-W", "error", str(CLAIMER), "50"]
-    room = room_with_claims
-    with warm_pool(cluster, room, replicas=20, light=True) as controller:
+    """No node runs these pods, into which no agent can be brought. Everything else is real."""
+    for name, value in {
+        **variables(cluster, namespace),
+        "SANDBOXKIT_KUBERNETES_CLAIMS": POOL,
+    }.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-W", "error", "-c", PROGRAMS["warm_pool"]["claimer"], "10"]
+    with warm_pool(cluster, namespace, replicas=8, light=True) as controller:
         running = [Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(4)]
         pods: list[str] = []
         for each in running:
             assert each.stdout is not None
             pods += each.stdout.readline().split()
-        assert len(pods) == len(set(pods)) == len(names(cluster, room, "SandboxClaim")) == 200
+        assert len(pods) == len(set(pods)) == len(names(cluster, namespace, "SandboxClaim")) == 40
         given = dict(controller.given)
         assert set(given.values()) <= set(pods)
         assert max(Counter(given.values()).values()) == 1
         for each in running:
             each.communicate("end\n")
         assert [each.returncode for each in running] == [0] * 4
-        assert names(cluster, room, "SandboxClaim") == []
+        assert names(cluster, namespace, "SandboxClaim") == []

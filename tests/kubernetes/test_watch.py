@@ -1,8 +1,10 @@
 """The watch: what it tells of pods, on a real cluster through its restarts, and of odd answers."""
 
 import asyncio
+import copy
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,11 @@ from sandboxkit.errors import (
 )
 from sandboxkit.providers.kubernetes import _api, _ends
 from sandboxkit.providers.kubernetes._watch import PodWatch
-from tests.kubernetes.answers import answering, status
+from tests.kubernetes.answers import Answers, answering, status
 from tests.kubernetes.bare import (
     LABEL,
     connected,
     create,
-    phase,
     remove,
     running,
 )
@@ -31,22 +32,37 @@ from tests.kubernetes.cluster import Cluster
 pytestmark = pytest.mark.anyio
 
 
-async def test_all_states_of_a_pod_are_reported(cluster: Cluster, namespace: str) -> None:
+async def test_a_pod_is_followed_until_it_is_gone_or_forgotten(
+    cluster: Cluster, namespace: str
+) -> None:
     async with connected(cluster, namespace) as (_, watch):
         other, _ = await create(cluster, namespace)
+        with pytest.raises(TimeoutError):
+            await watch.until("nosuch", lambda seen: True, seconds=0.5)
         async with running(cluster, namespace, watch) as pod:
             seen = watch.last(pod)
             assert seen is not None
-            assert phase(seen) == "Running"
+            assert seen.pod["status"]["phase"] == "Running"
             assert "managedFields" not in seen.pod["metadata"]
+            with pytest.raises(TimeoutError):
+                await watch.until(pod, lambda seen: False, seconds=0.5)
         seen = await watch.until(pod, lambda seen: seen.gone, seconds=60)
         assert watch.last(pod) is seen
-        assert phase(seen) == "Running"
+        assert seen.pod["status"]["phase"] == "Running"
         with pytest.raises(SandboxNotFoundError):
             await watch.until(pod, lambda seen: False, seconds=60)
         assert watch.last(other) is None  # nobody follows it
-        watch.forget(pod)
-        assert watch.last(pod) is None
+        await watch.until(other, _ends.is_running, seconds=60)
+
+        async def wait() -> None:
+            with pytest.raises(SandboxNotFoundError):
+                await watch.until(other, lambda seen: False, seconds=60)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            watch.forget(other)
+        assert watch.last(other) is None
         await remove(cluster, namespace, other)
 
 
@@ -64,24 +80,6 @@ async def test_a_pod_that_is_there_already_is_found(cluster: Cluster, namespace:
             await watch.until(name, lambda seen: seen.gone, seconds=60)
 
 
-async def test_a_wait_ends_when_its_time_or_its_pod_does(cluster: Cluster, namespace: str) -> None:
-    async with connected(cluster, namespace) as (_, watch):
-        with pytest.raises(TimeoutError):
-            await watch.until("nosuch", lambda seen: True, seconds=0.5)
-        async with running(cluster, namespace, watch) as pod:
-            with pytest.raises(TimeoutError):
-                await watch.until(pod, lambda seen: False, seconds=0.5)
-            async with anyio.create_task_group() as group:
-
-                async def wait() -> None:
-                    with pytest.raises(SandboxNotFoundError):
-                        await watch.until(pod, lambda seen: False, seconds=60)
-
-                group.start_soon(wait)
-                await anyio.wait_all_tasks_blocked()
-                watch.forget(pod)
-
-
 async def test_a_missing_right_to_watch_is_reported_at_once(
     cluster: Cluster, user: Cluster, namespace: str
 ) -> None:
@@ -91,28 +89,21 @@ async def test_a_missing_right_to_watch_is_reported_at_once(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["kill", "freeze"])
 async def test_what_happens_while_the_api_server_is_away_is_not_missed(
-    own_cluster: Cluster, namespace: str, how: str
+    own_cluster: Cluster, namespace: str
 ) -> None:
+    ending = {"command": ["sh", "-c", "sleep 4; exit 9"]}
     async with connected(own_cluster, namespace) as (_, watch):
         async with (
             running(own_cluster, namespace, watch) as stays,
-            running(
-                own_cluster, namespace, watch, {"command": ["sh", "-c", "sleep 4; exit 9"]}
-            ) as ends,
+            running(own_cluster, namespace, watch, ending) as ends,
         ):
-            if how == "kill":
-                with own_cluster.without("api"), pytest.raises(ProviderUnavailableError):
-                    await watch.until(ends, _ends.has_ended, seconds=5)
-            else:
-                with own_cluster.frozen("api"), pytest.raises(TimeoutError):
-                    await watch.until(ends, _ends.has_ended, seconds=5)
+            with own_cluster.without("api"), pytest.raises(ProviderUnavailableError):
+                await watch.until(ends, _ends.has_ended, seconds=5)
             # On a busy machine the server takes its time to be back.
             seen = await watch.until(ends, _ends.has_ended, seconds=150)
-            assert (
-                seen.pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
-            )
+            (container,) = seen.pod["status"]["containerStatuses"]
+            assert container["state"]["terminated"]["exitCode"] == 9
             still = watch.last(stays)
             assert still is not None
             assert _ends.is_running(still)
@@ -147,96 +138,99 @@ def _listed(version: int, *pods: dict[str, Any]) -> web.Response:
     return web.json_response({"metadata": {"resourceVersion": str(version)}, "items": list(pods)})
 
 
-Say = Callable[..., Awaitable[None]]
+CUT, STAY = "cut", "stay"
+# Any: an event's object is JSON.
+Step = tuple[str, dict[str, Any]] | bytes | str
+"""An event, other bytes, or how the connection ends: broken, or not at all."""
 
 
-async def _stream(request: web.Request) -> tuple[web.StreamResponse, Say]:
-    answer = web.StreamResponse(headers={"Content-Type": "application/json"})
-    await answer.prepare(request)
+@asynccontextmanager
+async def scripted(
+    folder: Path, *watches: Sequence[Step] | web.Response, lists: Callable[[str], web.Response]
+) -> AsyncIterator[tuple[Answers, PodWatch]]:
+    """A watch of a server that does these steps for one request to watch after the other, and the last ones
+    for all others. `lists` gets a list's limit."""
+    left = list(watches)
 
-    async def say(kind: str, thing: dict[str, Any], cut: bool = False) -> None:
-        line = json.dumps({"type": kind, "object": thing}).encode() + b"\n"
-        for at in range(0, len(line), 50_000):
-            await answer.write(line[at : at + 50_000])
-        if cut:
-            await answer.write(line[: len(line) // 2])
-            assert request.transport is not None
-            request.transport.abort()
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return lists(request.query["limit"])
+        steps = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(steps, web.Response):
+            return steps
+        stream = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await stream.prepare(request)
+        for step in steps:
+            if step == STAY:
+                await anyio.sleep_forever()
+            elif step == CUT:
+                assert request.transport is not None
+                request.transport.abort()
+            else:
+                line = step if isinstance(step, bytes) else _line(step)
+                for at in range(0, len(line), 50_000):
+                    await stream.write(line[at : at + 50_000])
+        return stream
 
-    return answer, say
+    async with answering(answer, folder) as (answers, api):
+        watch = PodWatch(api, selector=f"{LABEL}=1")
+        yield answers, watch
+        await watch.aclose()
+
+
+def _line(step: Any) -> bytes:
+    return json.dumps({"type": step[0], "object": step[1]}).encode() + b"\n"
+
+
+def _ten(limit: str) -> web.Response:
+    return _listed(10)
 
 
 async def test_a_broken_watch_resumes_at_the_last_bookmark(tmp_path: Path) -> None:
-    watches = 0
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        nonlocal watches
-        if "watch" not in request.query:
-            return _listed(10)
-        watches += 1
-        stream, say = await _stream(request)
-        if watches == 1:
-            await say("ADDED", _pod(11))
-            bookmark = {"kind": "Pod", "metadata": {"resourceVersion": "17"}}
-            await say("BOOKMARK", bookmark, cut=True)
-        elif watches == 2:  # ended by the server
-            await say("MODIFIED", _pod(18, message="x" * 300_000))
-        else:
-            await say("DELETED", _pod(19))
-            await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (answers, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
+    bookmark = ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "17"}})
+    async with scripted(
+        tmp_path,
+        [("ADDED", _pod(11)), bookmark, _line(bookmark)[:30], CUT],
+        [("MODIFIED", _pod(18, message="x" * 300_000))],  # ended by the server
+        [("DELETED", _pod(19)), STAY],
+        lists=_ten,
+    ) as (answers, watch):
         seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
-        assert seen.pod["metadata"]["resourceVersion"] == "19"
-        await watch.aclose()
+    assert seen.pod["metadata"]["resourceVersion"] == "19"
     versions = [asked["resourceVersion"] for asked in answers.asked if "watch" in asked]
     assert versions == ["10", "17", "18"]
     assert all(asked["labelSelector"] == f"{LABEL}=1" for asked in answers.asked)
 
 
-@pytest.mark.parametrize("as_event", [True, False])
+_TOO_OLD = "too old resource version: 11 (50)"
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        [("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": _TOO_OLD})],
+        status(410, "Expired", _TOO_OLD),
+    ],
+    ids=["an event", "an answer"],
+)
 async def test_a_version_that_is_too_old_makes_it_list_again(
-    tmp_path: Path, as_event: bool
+    tmp_path: Path, refused: list[Step] | web.Response
 ) -> None:
-    forgotten = {
-        "kind": "Status",
-        "code": 410,
-        "reason": "Expired",
-        "message": "too old resource version: 11 (50)",
-    }
-    steps: list[str] = []
+    def lists(limit: str) -> web.Response:
+        if not any("watch" in asked for asked in answers.asked):
+            return _listed(10)
+        return _listed(50) if limit == "1" else _listed(50, _pod(44, "stays"), _pod(45, "unknown"))
 
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if "watch" not in request.query:
-            steps.append("list")
-            if "watch" not in steps:
-                return _listed(10)
-            if request.query["limit"] == "1":
-                return _listed(50)
-            return _listed(50, _pod(44, "stays"), _pod(45, "unknown"))
-        steps.append("watch")
-        stream_of = request.query["resourceVersion"]
-        if stream_of == "11" and not as_event:
-            return status(410, "Expired", str(forgotten["message"]))
-        stream, say = await _stream(request)
-        if stream_of == "10":
-            await say("ADDED", _pod(11, "goes"))
-            await say("ADDED", _pod(11, "stays"))
-        elif stream_of == "11":
-            await say("ERROR", forgotten)
-        else:
-            await say("MODIFIED", _pod(30, "stays", phase="Pending"))  # older than the list
-            await say("ADDED", _pod(51, "new"))
-            await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (answers, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
-        watch.follow("goes")
-        watch.follow("unseen")
-        watch.follow("new")
+    async with scripted(
+        tmp_path,
+        [("ADDED", _pod(11, "goes")), ("ADDED", _pod(11, "stays"))],
+        refused,
+        # The first one is older than the list.
+        [("MODIFIED", _pod(30, "stays", phase="Pending")), ("ADDED", _pod(51, "new")), STAY],
+        lists=lists,
+    ) as (answers, watch):
+        for name in ("goes", "unseen", "new"):
+            watch.follow(name)
         await watch.until("stays", lambda seen: True, seconds=60)
         gone = await watch.until("goes", lambda seen: seen.gone, seconds=60)
         assert gone.pod["metadata"]["resourceVersion"] == "11"  # the last that was seen of it
@@ -246,95 +240,40 @@ async def test_a_version_that_is_too_old_makes_it_list_again(
         assert (stays.pod["metadata"]["resourceVersion"], stays.gone) == ("44", False)
         assert watch.last("unseen") is None  # it may be created yet
         assert watch.last("unknown") is None
-        await watch.aclose()
     assert answers.asked[-1]["resourceVersion"] == "50"
 
 
 async def test_the_end_of_a_pod_during_a_listing_is_reported(tmp_path: Path) -> None:
     evicted = _pod(52, reason="Evicted", message="The node was low on resource: memory.")
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if "watch" not in request.query:
-            return _listed(50 if request.query["limit"] == "1" else 60)
-        stream, say = await _stream(request)
-        await say("DELETED", evicted)
-        await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (_, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
+    async with scripted(
+        tmp_path,
+        [("DELETED", evicted), STAY],
+        lists=lambda limit: _listed(50 if limit == "1" else 60),
+    ) as (_, watch):
         watch.follow("pod", _pod(40))
         seen = await watch.until("pod", lambda seen: "reason" in seen.pod["status"], seconds=60)
-        assert "low on resource" in str(_ends.end_error(seen, sandbox_id="pod"))
-        await watch.aclose()
+    assert "low on resource" in str(_ends.end_error(seen, sandbox_id="pod"))
 
 
-async def test_a_server_that_says_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "odd",
+    [[STAY], [b"{half\n"], [b"[]\n"], [b'{"type":"ADDED","object":{}}\n'], [b"\n"]],
+    ids=["silence", "half", "a list", "nothing", "a line"],
+)
+async def test_a_connection_that_tells_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: list[Step]
 ) -> None:
     monkeypatch.setattr(_api, "_WATCH_SILENCE", 0.3)
-    watches = 0
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        nonlocal watches
-        if "watch" not in request.query:
-            return _listed(10)
-        watches += 1
-        stream, say = await _stream(request)
-        if watches == 3:
-            await say("ADDED", _pod(11))
-        await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (_, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
+    async with scripted(tmp_path, odd, odd, [("ADDED", _pod(11)), STAY], lists=_ten) as (_, watch):
         await watch.until("pod", lambda seen: True, seconds=60)
-        await watch.aclose()
-
-
-@pytest.mark.parametrize("odd", [b"{half\n", b"[]\n", b'{"type":"ADDED","object":{}}\n', b"\n"])
-async def test_what_cannot_be_understood_does_not_end_it(tmp_path: Path, odd: bytes) -> None:
-    watches = 0
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        nonlocal watches
-        if "watch" not in request.query:
-            return _listed(10)
-        watches += 1
-        stream, say = await _stream(request)
-        if watches < 3:
-            await stream.write(odd)
-            return stream
-        await say("ADDED", _pod(11))
-        await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (_, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
-        await watch.until("pod", lambda seen: True, seconds=60)
-        await watch.aclose()
 
 
 async def test_a_server_that_is_busy_is_asked_less_and_less(tmp_path: Path) -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return status(503, "ServiceUnavailable", "apiserver is starting")
-
-    async with answering(answer, tmp_path) as (answers, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
+    starting = status(503, "ServiceUnavailable", "apiserver is starting")
+    async with scripted(tmp_path, [], lists=lambda limit: copy.copy(starting)) as (answers, watch):
         with pytest.raises(ProviderUnavailableError, match="is starting"):
             await watch.until("pod", lambda seen: True, seconds=3)
         assert 2 < len(answers.asked) < 12
-        await watch.aclose()
-
-
-async def test_unfollowed_pods_leave_nothing(cluster: Cluster, namespace: str) -> None:
-    async with connected(cluster, namespace) as (_, watch):
-        for _ in range(3):
-            async with running(cluster, namespace, watch) as pod:
-                pass
-            watch.forget(pod)
-        assert not watch._known
-        assert not watch._changed
 
 
 async def test_a_second_deletion_by_the_node_does_not_change_when_the_first_was_asked_for(
@@ -347,23 +286,11 @@ async def test_a_second_deletion_by_the_node_does_not_change_when_the_first_was_
 
     killed = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(11)}
     ended = [{"name": "sandbox", "state": {"terminated": killed}}]
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if "watch" not in request.query:
-            return _listed(10)
-        stream, say = await _stream(request)
-        await say("ADDED", _pod(11))
-        asked, again = _pod(12), _pod(13, containerStatuses=ended)
-        asked["metadata"] |= {"deletionTimestamp": at(11), "deletionGracePeriodSeconds": 1}
-        again["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 0}
-        await say("MODIFIED", asked)
-        await say("DELETED", again)
-        await anyio.sleep_forever()
-        return stream
-
-    async with answering(answer, tmp_path) as (_, api):
-        watch = PodWatch(api, selector=f"{LABEL}=1")
+    asked, again = _pod(12), _pod(13, containerStatuses=ended)
+    asked["metadata"] |= {"deletionTimestamp": at(11), "deletionGracePeriodSeconds": 1}
+    again["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 0}
+    events: list[Step] = [("ADDED", _pod(11)), ("MODIFIED", asked), ("DELETED", again), STAY]
+    async with scripted(tmp_path, events, lists=_ten) as (_, watch):
         watch.follow("pod")
         seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
-        assert not _ends.end_error(seen, sandbox_id="pod").out_of_memory
-        await watch.aclose()
+    assert not _ends.end_error(seen, sandbox_id="pod").out_of_memory
