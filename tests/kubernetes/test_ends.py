@@ -1,18 +1,16 @@
 """Why pods do not start and why they end: each cause brought about on a real cluster."""
 
-import contextlib
-import http.server
 import json
 import secrets
-import threading
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+from aiohttp import web
 
 from sandboxkit import errors
 from sandboxkit.errors import (
@@ -26,6 +24,7 @@ from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from tests.docker.registry import Registry
+from tests.kubernetes.answers import answering
 from tests.kubernetes.bare import connected, create, manifest, remove
 from tests.kubernetes.cluster import Cluster, kubectl
 
@@ -80,37 +79,16 @@ async def _start_error(
                 await remove(cluster, namespace, name)
 
 
-@contextlib.contextmanager
-def _registry(code: int) -> Iterator[str]:
-    """A registry that answers everything with a status; its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}')
-
-        do_HEAD = do_GET
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.mark.parametrize("case", _CASES["starts"].values(), ids=_CASES["starts"])
 async def test_a_pod_that_does_not_start_is_the_error_of_its_cause(
-    cluster: Cluster, namespace: str, case: dict[str, Any]
+    cluster: Cluster, namespace: str, tmp_path: Path, case: dict[str, Any]
 ) -> None:
-    with _registry(case.get("registry", 404)) as address:
+    async def registry(request: web.Request) -> web.StreamResponse:
+        unknown = {"errors": [{"code": "MANIFEST_UNKNOWN"}]}
+        return web.json_response(unknown, status=case["registry"])
+
+    async with answering(registry, tmp_path) as (answers, _):
+        address = answers.server.removeprefix("http://")
         container = case.get("container", {})
         if "registry" in case:
             container = {"image": f"{address}/no/such:1"}

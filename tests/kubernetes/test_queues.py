@@ -38,6 +38,9 @@ async def test_a_start_waits_for_the_admission_by_its_queue(
         def connect() -> Awaitable[PodExecStream]:
             return api.exec("pod", "sandbox", ["cat"])
 
+        async def admit() -> None:  # by the node, which also ends the condition
+            await anyio.to_thread.run_sync(cluster.request, "POST", f"{path}/binding", binding)
+
         watch.follow("pod")
         _, pod = await create(cluster, namespace, body)
         watch.follow("pod", pod)
@@ -48,10 +51,7 @@ async def test_a_start_waits_for_the_admission_by_its_queue(
         with pytest.raises(CapacityError, match=r"within 1 s.*queue 'team-a'.*start_timeout"):
             await Start(api, watch, "pod", connect, restore, seconds=1).stream()
         async with anyio.create_task_group() as group:
-            # The node also ends the condition.
-            group.start_soon(
-                anyio.to_thread.run_sync, cluster.request, "POST", f"{path}/binding", binding
-            )
+            group.start_soon(admit)
             stream = await Start(api, watch, "pod", connect, restore, seconds=60).stream()
         await stream.send(b"admitted")
         assert await stream.receive() == b"admitted"

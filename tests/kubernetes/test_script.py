@@ -5,6 +5,8 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,37 +17,60 @@ from tests.kubernetes.cluster import SCRIPT, wait_until
 pytestmark = needs_root("only root can run a cluster")
 
 
-def test_a_running_cluster_keeps_its_build_and_an_ended_one_gets_the_newest(tmp_path: Path) -> None:
-    script = shutil.copy(SCRIPT, tmp_path)
-    (tmp_path / "kube").mkdir()
-    builder = tmp_path / "kube" / "build.sh"
-    builder.write_text('#!/bin/sh\necho "$1"\n')
-    builder.chmod(0o755)
-    old, state = tmp_path / "old", tmp_path / "state"
-    (old / "bin").mkdir(parents=True)
-    etcd = shutil.copy(shutil.which("sleep") or "", old / "bin" / "etcd")
-    (state / "pid").mkdir(parents=True)
-    (state / "built").write_text(str(old))
-    environment = {**os.environ, "SANDBOXKIT_KUBE_DIR": str(state), "XDG_CACHE_HOME": str(tmp_path)}
+@dataclass(frozen=True, slots=True)
+class World:
+    """A cluster's state, and folders with programs, for a copy of the script that builds nothing."""
 
-    def built() -> str:
-        return subprocess.check_output([script, "build"], env=environment, text=True).strip()
+    script: Path
+    state: Path
+    built: Path
+    given: Path
 
-    with subprocess.Popen([etcd, "1000"]) as running:
-        (state / "pid" / "etcd").write_text(str(running.pid))
-        assert built() == str(old)
-        running.kill()
-    assert Path(built()).parent == tmp_path / "sandboxkit" / "kubernetes"
+    def run(self, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "SANDBOXKIT_KUBE_DIR": str(self.state), **more}
+        argv = [self.script, *arguments]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+
+    @contextmanager
+    def etcd(self) -> Iterator[None]:
+        """A program of the build runs."""
+        etcd = shutil.copy(shutil.which("sleep") or "", self.built / "bin" / "etcd")
+        with subprocess.Popen([etcd, "1000"]) as running:
+            (self.state / "pid" / "etcd").write_text(str(running.pid))
+            yield
+            running.kill()
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[Path]:
-    """The folder of a cluster, whose lock is removed afterwards."""
-    folder = tmp_path / f"kube-{secrets.token_hex(5)}"
-    (folder / "pid").mkdir(parents=True)
-    (folder / "log").mkdir()
-    yield folder
-    Path(f"/run/lock/{folder.name}.lock").unlink()
+def world(tmp_path: Path) -> Iterator[World]:
+    state = tmp_path / f"kube-{secrets.token_hex(5)}"
+    found = World(tmp_path / "kube.sh", state, tmp_path / "built", tmp_path / "given")
+    shutil.copy(SCRIPT, found.script)
+    for folder in (
+        state / "pid",
+        state / "log",
+        found.built / "bin",
+        found.given,
+        tmp_path / "kube",
+    ):
+        folder.mkdir(parents=True)
+    builder = tmp_path / "kube" / "build.sh"
+    builder.write_text('#!/bin/sh\necho "$1"\n')
+    builder.chmod(0o755)
+    (state / "built").write_text(str(found.built))
+    yield found
+    Path(f"/run/lock/{state.name}.lock").unlink(missing_ok=True)
+
+
+def test_a_running_cluster_keeps_its_build_and_an_ended_one_gets_the_newest(
+    world: World, tmp_path: Path
+) -> None:
+    def built() -> str:
+        return world.run("build", XDG_CACHE_HOME=str(tmp_path)).stdout.strip()
+
+    with world.etcd():
+        assert built() == str(world.built)
+    assert Path(built()).parent == tmp_path / "sandboxkit" / "kubernetes"
 
 
 _PROGRAM = """#!/bin/sh
@@ -53,73 +78,48 @@ if [ "$1" = --version ]; then echo Kubernetes {version}; else echo "$@" >"$0.fla
 """
 
 
-def test_programs_of_a_folder_get_the_flags_of_their_version(tmp_path: Path, state: Path) -> None:
+def test_programs_of_a_folder_get_the_flags_of_their_version(world: World) -> None:
     """Programs that write down their flags: no newer server can be had here."""
-    built, given = tmp_path / "built", tmp_path / "given"
-    for folder in (built / "bin", given):
-        folder.mkdir(parents=True)
-    (state / "built").write_text(str(built))
-    (state / "given").write_text(str(given))
-    environment = {**os.environ, "SANDBOXKIT_KUBE_DIR": str(state)}
+    (world.state / "given").write_text(str(world.given))
 
     def flags(folder: Path, program: str, binary: str, version: str) -> set[str]:
         file = folder / binary
         file.write_text(_PROGRAM.format(version=version))
         file.chmod(0o755)
-        subprocess.run([SCRIPT, "start", program], env=environment, check=True)
+        assert world.run("start", program).returncode == 0
         written = Path(f"{file}.flags")
         wait_until(lambda: written.is_file() and written.read_text() != "", "the flags")
         found = written.read_text().split()
         written.unlink()
         return {each.partition("=")[0] for each in found}
 
-    old = flags(built / "bin", "kubelet", "kubelet", "v1.20.2")
+    old = flags(world.built / "bin", "kubelet", "kubelet", "v1.20.2")
     assert "--container-runtime" in old
-    assert flags(given, "kubelet", "kubelet", "v1.36.2") == old - {"--container-runtime"}
+    assert flags(world.given, "kubelet", "kubelet", "v1.36.2") == old - {"--container-runtime"}
     for program, binary in (
         ("controllers", "kube-controller-manager"),
         ("scheduler", "kube-scheduler"),
     ):
-        old = flags(given, program, binary, "v1.20.2")
-        assert flags(given, program, binary, "v1.36.2") == old - {"--port"} < old
-    assert "--extensions" in flags(given, "sandboxes", "agent-sandbox-controller", "main")
-    (given / "kube-scheduler").write_text(_PROGRAM.format(version="unknown"))
-    refused = subprocess.run(
-        [SCRIPT, "start", "scheduler"], env=environment, capture_output=True, text=True, check=False
-    )
+        old = flags(world.given, program, binary, "v1.20.2")
+        assert flags(world.given, program, binary, "v1.36.2") == old - {"--port"} < old
+    assert "--extensions" in flags(world.given, "sandboxes", "agent-sandbox-controller", "main")
+    (world.given / "kube-scheduler").write_text(_PROGRAM.format(version="unknown"))
+    refused = world.run("start", "scheduler")
     assert refused.returncode == 1
     assert "scheduler calls itself Kubernetes unknown" in refused.stderr
 
 
 def test_up_refuses_a_folder_without_the_programs_and_one_beside_others_that_run(
-    tmp_path: Path, state: Path
+    world: World,
 ) -> None:
-    script = Path(shutil.copy(SCRIPT, tmp_path))
-    (tmp_path / "kube").mkdir()
-    (tmp_path / "kube" / "build.sh").symlink_to(shutil.which("true") or "")
-    built, given = tmp_path / "built", tmp_path / "given"
-    for folder in (built / "bin", given):
-        folder.mkdir(parents=True)
-    (state / "built").write_text(str(built))
-    etcd = shutil.copy(shutil.which("sleep") or "", built / "bin" / "etcd")
-    environment = {
-        **os.environ,
-        "SANDBOXKIT_KUBE_DIR": str(state),
-        "SANDBOXKIT_KUBE_BIN": str(given),
-    }
-
     def refusal() -> str:
-        done = subprocess.run(
-            [script, "up"], env=environment, capture_output=True, text=True, check=False
-        )
+        done = world.run("up", SANDBOXKIT_KUBE_BIN=str(world.given))
         assert done.returncode == 1
         return done.stderr
 
     for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet"):
-        assert f"{given} has no {name}" in refusal()
-        (given / name).write_text("")
-        (given / name).chmod(0o755)
-    with subprocess.Popen([etcd, "1000"]) as running:
-        (state / "pid" / "etcd").write_text(str(running.pid))
+        assert f"{world.given} has no {name}" in refusal()
+        (world.given / name).write_text("")
+        (world.given / name).chmod(0o755)
+    with world.etcd():
         assert "another cluster runs; run kube.sh down first" in refusal()
-        running.kill()
