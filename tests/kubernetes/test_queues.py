@@ -53,7 +53,7 @@ async def test_a_start_waits_for_the_admission_by_its_queue(
         async with anyio.create_task_group() as group:
             group.start_soon(admit)
             stream = await Start(api, watch, "pod", connect, restore, seconds=60).stream()
-        await stream.send(b"admitted")
-        assert await stream.receive() == b"admitted"
-        await stream.aclose()
+            await stream.send(b"admitted")
+            assert await stream.receive() == b"admitted"
+            await stream.aclose()
         await remove(cluster, namespace, "pod")

@@ -23,12 +23,14 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
     kept, lost = [await provider.create(SandboxSpec()) for _ in range(2)]
     errors: list[SandboxError] = []
 
-    async def ignore(stream: StreamName, data: bytes) -> None:
-        pass
+    runs = anyio.Event()
+
+    async def output(stream: StreamName, data: bytes) -> None:
+        runs.set()
 
     async def call(provider: KubernetesProvider) -> None:
         try:
-            await provider.exec(kept, Command(("sleep", "600")), ignore)
+            await provider.exec(kept, Command(("sh", "-c", "echo runs; sleep 600")), output)
         except SandboxError as error:
             errors.append(error)
 
@@ -41,14 +43,15 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
     ):
         assert (await Box(impatient, kept).run("true"))[0] == 0
         group.start_soon(call, impatient)
-        await anyio.wait_all_tasks_blocked()
+        await runs.wait()
         with own_cluster.frozen("kubelet"), anyio.fail_after(180):
             with pytest.raises((ProviderUnavailableError, OutcomeUnknownError)):
                 await Box(impatient, kept).run("true")
             with pytest.raises(ProviderUnavailableError):
                 await impatient.create(SandboxSpec())
-            while not _ends.is_lost(await seen(kept)):
-                await anyio.sleep(0.5)
+            for each in (kept, lost):
+                while not _ends.is_lost(await seen(each)):
+                    await anyio.sleep(0.5)
             assert not _ends.has_ended(await seen(kept))
             assert "its node does not report" in str(
                 _ends.end_error(await seen(kept), sandbox_id=kept)
