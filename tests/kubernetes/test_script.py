@@ -28,7 +28,7 @@ class World:
 
     def run(self, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, "SANDBOXKIT_KUBE_DIR": str(self.state), **more}
-        argv = [self.script, *arguments]
+        argv = [str(self.script), *arguments]
         return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
     @contextmanager
