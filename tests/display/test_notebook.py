@@ -106,13 +106,7 @@ def book() -> Iterator[Book]:
 
 
 @pytest.mark.parametrize(
-    "waiting",
-    [
-        "process.result()",
-        "process.exception()",
-        "next(lines)",
-        "await process",
-    ],
+    "waiting", ["process.result()", "process.exception()", "next(lines)", "await process"]
 )
 def test_interrupting_a_cell_kills_its_command(book: Book, waiting: str) -> None:
     cell = book.run(

@@ -141,10 +141,7 @@ CASES: list[tuple[Objective, dict[str, Any]]] = [
     (Objective(loss="dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
     # TRL's bound is the ratio itself, ours what it may be above 1.
     (Objective(loss="cispo", clip_high=0.3), {"loss_type": "cispo", "epsilon_high": 1.3}),
-    (
-        Objective(loss="gspo"),
-        {"loss_type": "grpo", "importance_sampling_level": "sequence"},
-    ),
+    (Objective(loss="gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
 ]
 
 

@@ -11,10 +11,7 @@ from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.grpo.trainer import train
 from tests.grpo import tiny
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
-]  # torch's warnings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,7 @@ from sandboxkit.integrations.grpo.model import load
 from tests.grpo.forked import Nursery, nursery
 from tests.grpo.tiny import save_model
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-]  # torch's own checkpointing, of many kinds
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # torch's own checkpointing, of many kinds
 
 STEPS = 5
 

@@ -6,13 +6,7 @@ import pytest
 
 from benchmarks.grpo_failures import Failing
 from sandboxkit import Operation
-from sandboxkit.integrations.rewards import (
-    HostCompare,
-    Limits,
-    Outcome,
-    Verdict,
-    grading_session,
-)
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grading_session
 
 TASK = {"entry_point": "f", "cases": [{"args": [1], "expected": 1}]}
 

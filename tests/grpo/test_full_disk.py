@@ -33,10 +33,7 @@ from tests.components import needs_mounts
 from tests.grpo import tiny
 from tests.grpo.test_program import metrics
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
-]  # torch's warnings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 needs_small_disk = needs_mounts("a small file system")
 STEPS = 6

@@ -9,12 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
 from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest

@@ -25,10 +25,7 @@ from tests.grpo.serving import write_model
 from tests.grpo.stand_ins import Served, free_port, serving
 from tests.grpo.test_program import metrics, no_sandboxes
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
-]  # torch's warnings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 VOCABULARY, STOP = len(compose.WORDS), 1
 CLOSE = 1e-4

@@ -53,11 +53,7 @@ def test_rows_keep_to_the_budget_and_lose_nothing(lengths: list[int], budget: in
     ],
 )
 def test_attention_stays_within_the_sequences_of_a_row(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: tuple[int, ...],
-    window: int,
-    pairs: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], window: int, pairs: int
 ) -> None:
     """Where its layers look at all that came before; gradients are those of one row for each."""
     tiny.save_model(tmp_path)

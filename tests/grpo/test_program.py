@@ -27,10 +27,7 @@ from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.grpo import tiny
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
-]  # torch's warnings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 TIMES = ("_seconds", "per_second", "sandbox_")
 
@@ -415,7 +412,7 @@ def test_the_learning_rate_warms_up_and_comes_down() -> None:
     assert at(7, "cosine") == pytest.approx(0.5)
     half = "optimizer.decay_ratio=0.5"
     assert [at(step, "linear", half) for step in (1, 2, 7, 8, 11, 12)] == [
-        *(1, 1, 1, pytest.approx(0.8), pytest.approx(0.2), 0),
+        *(1, 1, 1, pytest.approx(0.8), pytest.approx(0.2), 0)
     ]
     assert at(7, "cosine", "optimizer.decay_ratio=1") == pytest.approx(0.5)
     for match, *settings in (

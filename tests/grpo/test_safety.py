@@ -26,10 +26,7 @@ from sandboxkit.integrations.grpo.training import StepReport, TrainingSample, tr
 from tests.grpo import tiny
 from tests.grpo.test_program import Failing, metrics
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(300),
-]  # torch's warnings
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 NEEDED = ["model.name=m", "data.train=rows.jsonl"]
 

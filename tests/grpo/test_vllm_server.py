@@ -52,12 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def connect(server: Server, **more: object) -> VLLMServers:
     given = replace(
-        Settings(
-            kind="vllm_server",
-            urls=(server.url,),
-            max_model_tokens=64,
-            timeout=60.0,
-        ),
+        Settings(kind="vllm_server", urls=(server.url,), max_model_tokens=64, timeout=60.0),
         **more,  # type: ignore[arg-type] # fields of Settings
     )
     return VLLMServers(given, model=str(server.folder), vocabulary=VOCABULARY, stop=[1], run="run")

@@ -53,9 +53,7 @@ async def test_output_past_the_limit_is_an_error_with_what_was_kept(
     assert caught.value.truncated_output.startswith("1\n2\n")
 
 
-async def test_a_program_that_exits_with_126_is_an_exit(
-    environment: SandboxEnvironment,
-) -> None:
+async def test_a_program_that_exits_with_126_is_an_exit(environment: SandboxEnvironment) -> None:
     assert (await environment.exec(["sh", "-c", "exit 126"])).returncode == 126
 
 

@@ -96,9 +96,7 @@ async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> No
         await sandbox.pty_write_stdin(session_id=number, chars="")
 
 
-async def test_a_command_in_the_background_keeps_its_newest_output(
-    sandbox: SandboxSession,
-) -> None:
+async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: SandboxSession) -> None:
     script = (
         "until [ -e go ]; do sleep 0.05; done; yes | head -c 3000000; echo; echo ready; touch did"
     )
@@ -152,10 +150,7 @@ async def test_files_are_those_of_the_workspace(sandbox: SandboxSession) -> None
 
 async def test_another_user_has_commands_and_files_of_its_own() -> None:
     require_docker()
-    async with (
-        Session("docker") as session,
-        await SandboxkitClient(session).create() as sandbox,
-    ):
+    async with Session("docker") as session, await SandboxkitClient(session).create() as sandbox:
         await sandbox.exec("chmod 777 .")
         assert outcome(await sandbox.exec("whoami", user="nobody")) == (0, "nobody\n", "")
         await sandbox.write(Path("theirs"), data("x"), user=User(name="nobody"))

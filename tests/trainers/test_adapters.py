@@ -193,10 +193,7 @@ def test_openrlhf_never_grades_code_of_the_prompt() -> None:
 
 @each_trainer
 def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
-    name: str,
-    tmp_path: Path,
-    use_provider: Callable[[Any], None],
-    scorers: list[SampleScorer],
+    name: str, tmp_path: Path, use_provider: Callable[[Any], None], scorers: list[SampleScorer]
 ) -> None:
     require_docker()
     policy = "mask" if name in CAN_MASK else "raise"

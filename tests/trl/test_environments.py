@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sandboxkit import (
-    ConfigurationError,
-    Operation,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxSpec,
-)
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Sandbox, SandboxSpec
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.trl import (
     EnvironmentReward,

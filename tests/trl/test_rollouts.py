@@ -142,9 +142,7 @@ def test_a_sandbox_that_cannot_be_made_masks_its_rollout(tmp_path: Path) -> None
         assert training.state.log_history[0]["infra_failed_rate"] == 0.25
 
 
-def test_a_tool_that_is_not_there_and_a_call_that_does_not_fit_are_answered(
-    tmp_path: Path,
-) -> None:
+def test_a_tool_that_is_not_there_and_a_call_that_does_not_fit_are_answered(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         training = rolling(tmp_path, environments, CHAT)
         script(training, call("get_reward"), call("bash", cmd="ls"), "done")
