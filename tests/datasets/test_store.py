@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from sandboxkit import CapacityError, ConfigurationError, Dataset, DatasetNotFoundError
 from sandboxkit.datasets import DatasetStore, _snapshot
 
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 UNKNOWN = "sha256:" + "0" * 64
 
 
@@ -43,19 +45,15 @@ def stored(dataset: Dataset) -> Path:
 
 def elsewhere(code: str, *arguments: object) -> str:
     """What a program in another process prints."""
-    program = (
-        "import sys\nfrom sandboxkit import Dataset\nfrom sandboxkit.datasets import *\n" + code
-    )
+    program = f"import sys; from sandboxkit import *; from sandboxkit.datasets import *\n{code}"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def removed(*in_use: str, dry_run: bool = False) -> list[str]:
     """What a process that uses no dataset removes."""
-    code = (
-        "print(*DatasetStore().remove_unused(lambda: sys.argv[2:], dry_run=sys.argv[1] == 'True'))"
-    )
-    return elsewhere(code, dry_run, *in_use).split()
+    code = f"print(*DatasetStore().remove_unused(lambda: sys.argv[1:], dry_run={dry_run}))"
+    return elsewhere(code, *in_use).split()
 
 
 def forgotten(source: Path) -> str:
@@ -63,25 +61,13 @@ def forgotten(source: Path) -> str:
     return elsewhere("print(Dataset(sys.argv[1]).digest)", source).strip()
 
 
-def test_a_snapshot_has_the_content_of_the_folder(source: Path) -> None:
-    copy = stored(Dataset(source))
-    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*")) == [
-        "a.txt",
-        "sub",
-        "sub/link",
-        "sub/run",
-    ]
-    assert (copy / "a.txt").read_text() == "one"
-    assert (copy / "sub" / "link").readlink() == Path("../a.txt")
-
-
-def test_a_snapshot_can_be_read_by_all_and_has_no_setuid_bit(source: Path) -> None:
+def test_a_snapshot_has_the_content_of_the_folder_for_all_and_no_setuid_bit(source: Path) -> None:
     (source / "a.txt").chmod(0o600)
     copy = stored(Dataset(source))
-    modes = {
-        path: stat.S_IMODE((copy / path).stat().st_mode) for path in ("a.txt", "sub", "sub/run")
-    }
-    assert modes == {"a.txt": 0o644, "sub": 0o755, "sub/run": 0o755}
+    modes = {str(p.relative_to(copy)): stat.S_IMODE(p.stat().st_mode) for p in copy.rglob("*")}
+    assert modes == {"a.txt": 0o644, "sub": 0o755, "sub/link": 0o644, "sub/run": 0o755}
+    assert (copy / "a.txt").read_text() == "one"
+    assert (copy / "sub" / "link").readlink() == Path("../a.txt")
     assert {path.lstat().st_mtime for path in (copy, *copy.rglob("*"))} == {315_532_800}
 
 
@@ -128,11 +114,11 @@ def test_a_copy_of_a_folder_has_the_same_digest_and_is_stored_once(
 def test_a_digest_names_what_is_stored(source: Path) -> None:
     dataset = Dataset(source)
     assert Dataset(digest=dataset.digest) == dataset
-
-
-def test_an_unknown_digest_is_refused_with_the_remedy() -> None:
     with pytest.raises(DatasetNotFoundError, match=rf"{UNKNOWN}.*Dataset\('folder'\)"):
         Dataset(digest=UNKNOWN)
+    for given in ({}, {"path": source, "digest": UNKNOWN}):
+        with pytest.raises(ConfigurationError, match="give either a folder or the digest"):
+            Dataset(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:12", "0" * 64, "sha256:" + "../" * 21 + "a"])
@@ -141,24 +127,17 @@ def test_text_that_is_no_digest_is_refused(digest: str) -> None:
         Dataset(digest=digest)
 
 
-def test_either_a_folder_or_a_digest_is_given(source: Path) -> None:
-    for given in ({}, {"path": source, "digest": UNKNOWN}):
-        with pytest.raises(ConfigurationError, match="give either a folder or the digest"):
-            Dataset(**given)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "why"), [("missing", "does not exist"), ("a.txt", "is no folder")]
-)
-def test_a_path_that_is_no_folder_is_refused(source: Path, name: str, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name}' {why}; give the path of a folder"):
-        Dataset(source / name)
-
-
-def test_the_folder_of_the_store_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_or_contains_the_store_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
     Dataset(source)
-    with pytest.raises(ConfigurationError, match="contains the store"):
-        Dataset(tmp_path)
+    for path, why in (
+        (source / "missing", "missing' does not exist; give the path of a folder"),
+        (source / "a.txt", "a.txt' is no folder; give the path of a folder"),
+        (tmp_path, "contains the store"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            Dataset(path)
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../other", "sub/../../other"])
@@ -214,17 +193,7 @@ def test_a_dataset_that_a_living_process_uses_is_kept(source: Path) -> None:
 
 
 def test_a_fork_of_a_process_holds_nothing_for_it(source: Path) -> None:
-    code = """
-import os, sys
-from sandboxkit import Dataset
-digest = Dataset(sys.argv[1]).digest
-if os.fork() == 0:
-    sys.stdin.read()
-else:
-    print(digest, flush=True)
-os._exit(0)
-"""
-    command = [sys.executable, "-c", code, str(source)]
+    command = [sys.executable, "-c", PROGRAMS["fork"], str(source)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -235,26 +204,14 @@ os._exit(0)
 
 
 def test_the_next_process_removes_what_a_killed_one_has_copied(source: Path, state: Path) -> None:
-    program = """
-import os, signal, sys
-from pathlib import Path
-from sandboxkit import Dataset
-from sandboxkit.datasets import _snapshot
-hashed = _snapshot._hashed
-def killed(root, entry, file, copied):
-    if copied is not None and entry.name == b"sub/run":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return hashed(root, entry, file, copied)
-_snapshot._hashed = killed
-Dataset(sys.argv[1])
-"""
+    command = [sys.executable, "-c", PROGRAMS["killed"], source]
     for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", program, source], timeout=60)
+        done = subprocess.run(command, timeout=60)
         assert done.returncode == -signal.SIGKILL
         assert [name for name in os.listdir(state / "datasets") if name.startswith(".partial-")]
     assert removed() == []
     assert os.listdir(state / "datasets") == ["lock"]
-    subprocess.run([sys.executable, "-c", program, source], timeout=60)
+    subprocess.run(command, timeout=60)
     assert (stored(Dataset(source)) / "a.txt").read_text() == "one"
     assert not [name for name in os.listdir(state / "datasets") if name.startswith(".partial-")]
 

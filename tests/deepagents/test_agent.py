@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,34 +51,9 @@ def answers(state: dict[str, list[BaseMessage]]) -> list[str]:
 
 
 TASK = {"messages": [("user", "make the test pass")]}
-WORK: Sequence[tuple[str, dict[str, object]]] = (
-    (
-        "write_file",
-        {"file_path": "/workspace/code/add.py", "content": "def add(a, b):\n    return a - b\n"},
-    ),
-    (
-        "execute",
-        {
-            "command": "cd /workspace/code && python3 -c 'from add import add; assert add(2, 2) == 4'"
-        },
-    ),
-    (
-        "edit_file",
-        {"file_path": "/workspace/code/add.py", "old_string": "a - b", "new_string": "sum((a, b))"},
-    ),
-    (
-        "execute",
-        {"command": "cd /workspace/code && python3 -c 'from add import add; print(add(2, 2))'"},
-    ),
-    ("ls", {"path": "/workspace/code"}),
-    ("read_file", {"file_path": "/workspace/code/add.py"}),
-    ("grep", {"pattern": "sum((", "path": "/workspace/code"}),
-    ("glob", {"pattern": "*.py", "path": "/workspace/code"}),
-    ("execute", {"command": "echo begun; echo more >&2; sleep 60", "timeout": 1}),
-    ("execute", {"command": "seq 1000000"}),
-    ("execute", {"command": "echo unended '"}),
-    ("execute", {"command": "#" * 200_000}),
-)
+CALLS = tomllib.loads((Path(__file__).parent / "calls.toml").read_text())["calls"]
+WORK = [(each["tool"], each["arguments"]) for each in CALLS]
+WORK.append(("execute", {"command": "#" * 200_000}))
 
 
 @pytest.mark.parametrize("run", ["invoke", "ainvoke"])

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,36 +13,7 @@ pytest.importorskip("ipykernel")
 jupyter_client = pytest.importorskip("jupyter_client")
 
 PATIENCE = 150.0
-OPENING = """
-import sys, threading, time, traceback
-from sandboxkit import Session
-session = Session("local", tags="book:<b>1</b>")
-sandbox = session.sandbox()
-SLEEPS = ["sh", "-c", "echo started; exec sleep 98766"]
-
-def names():
-    return sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/comm"]).result(60).stdout.split()
-
-def is_killed():
-    end = time.monotonic() + 60
-    while "sleep" in names() and time.monotonic() < end:
-        time.sleep(0.05)
-    return "sleep" not in names() and process.cancelled()
-
-def says_when_it_waits():
-    def look():
-        waits = False
-        while not waits:
-            frames = traceback.extract_stack(sys._current_frames()[threading.main_thread().ident])
-            calls = {frame.name for frame in frames if "sandboxkit" in frame.filename}
-            waits = frames[-1].name in ("wait", "select") and (
-                frames[-1].name == "select" or calls & {"result", "exception"}
-            )
-        print("waiting", flush=True)
-    threading.Thread(target=look).start()
-
-sandbox.start().result(60)
-"""
+OPENING = (Path(__file__).parent / "opening.txt").read_text()
 
 
 # Any, here and below: messages are JSON, and jupyter_client ships no types of its own.

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +35,6 @@ class Server:
     url: str
     folder: Path
     process: "subprocess.Popen[bytes]"
-
-    def kill(self) -> None:
-        """End the process that listens, at once; the others of it end when they see that."""
-        self.process.kill()
-        self.process.wait(30)
 
     def stop(self) -> None:
         """Ask it to end, then what is left of its processes, and make sure of them."""
@@ -66,39 +61,20 @@ def write_model(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, scratch: Path, *more: str) -> Iterator[Server]:
+def serve(folder: Path, scratch: Path) -> Iterator[Server]:
     """The server, once it answers; it writes nowhere but in `scratch`."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    server = begin(folder, scratch, port, *more)
-    try:
-        wait_until_it_answers(server, scratch / f"server-{port}.log")
-        yield server
-    finally:
-        server.stop()
-
-
-def begin(
-    folder: Path,
-    scratch: Path,
-    port: int,
-    *more: str,
-    python: str = sys.executable,
-    preexec: Callable[[], None] | None = None,
-) -> Server:
-    """The server, before it answers."""
     command = [
-        *(python, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),
         *("--max-model-len", "64", "--max-num-seqs", "64", "--kv-cache-memory-bytes", "64M"),
         *("--no-enable-chunked-prefill", "--max-num-batched-tokens", "2048"),
         *("--enable-scale-out", "--logprobs-mode", "processed_logprobs"),
-        *more,
     ]
-    caches = {f"VLLM_{name}_ROOT": str(scratch / name) for name in ("CACHE", "CONFIG")}
     environment = {
         **os.environ,
-        **caches,
+        **{f"VLLM_{name}_ROOT": str(scratch / name) for name in ("CACHE", "CONFIG")},
         "HF_HUB_OFFLINE": "1",
         "TMPDIR": str(scratch),
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
@@ -115,19 +91,21 @@ def begin(
             stderr=subprocess.STDOUT,
             env=environment,
             start_new_session=True,
-            preexec_fn=preexec,
         )
-    return Server(f"http://127.0.0.1:{port}", folder, process)
+    server = Server(f"http://127.0.0.1:{port}", folder, process)
+    try:
+        _wait_until_it_answers(server, log)
+        yield server
+    finally:
+        server.stop()
 
 
-def wait_until_it_answers(server: Server, log: Path) -> None:
+def _wait_until_it_answers(server: Server, log: Path) -> None:
     deadline = time.monotonic() + START_WITHIN
     while True:
-        try:
-            with urllib.request.urlopen(f"{server.url}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            pass
+        with contextlib.suppress(urllib.error.URLError, OSError):
+            urllib.request.urlopen(f"{server.url}/health", timeout=5).close()
+            return
         assert server.process.poll() is None, log.read_text(errors="replace")[-3000:]
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-3000:]
         time.sleep(0.2)
@@ -135,5 +113,5 @@ def wait_until_it_answers(server: Server, log: Path) -> None:
 
 def settings(folder: Path, run: Path, *more: str) -> list[str]:
     """Of a run of the program with that model."""
-    few = ["run.timeout=120", "rollout.prompts_per_step=4"]
-    return tiny.settings(folder, folder / "train.jsonl", run, *few, *more)
+    few = [f"model.name={folder}", "run.timeout=120", "rollout.prompts_per_step=4"]
+    return tiny.settings(folder, run, *few, *more)

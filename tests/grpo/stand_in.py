@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -101,9 +99,9 @@ class StandIn:
         self._engine.update_weights(self._loaded.items(), int(body["new_version"]))
 
 
-def serve(port: int, folder: str, stop: int) -> None:
+def serve(port: str, folder: str, stop: str) -> None:
     """Until it is killed."""
-    state = StandIn(folder, stop)
+    state = StandIn(folder, int(stop))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
     class Handler(BaseHTTPRequestHandler):
@@ -132,25 +130,10 @@ def serve(port: int, folder: str, stop: int) -> None:
     class Server(ThreadingHTTPServer):
         request_queue_size = 256
 
-    Server(("127.0.0.1", port), Handler).serve_forever()
+    Server(("127.0.0.1", int(port)), Handler).serve_forever()
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(0)
-
-
-def main(folder: str, stop: int) -> None:
-    """A server for each port on standard input, forked from here, where torch is loaded already."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for line in sys.stdin:
-        child = os.fork()
-        if not child:
-            serve(int(line), folder, stop)
-        sys.stdout.write(f"{child}\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))

@@ -1,6 +1,5 @@
 """The same batch through TRL's own loss and through ours: the same number, the same gradient."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,56 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-
-from datasets import Dataset
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
-
-from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
+from tests.trl.tiny import trainer
 
-WORDS = ["<pad>", "<eos>", "a", "b"]
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+
 SEQUENCES, LENGTH = 4, 6
-
-
-def trainer(folder: Path, **options: Any) -> GRPOTrainer:
-    """TRL's trainer around a model that is never run."""
-    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", padding_side="left"
-    )
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(WORDS),
-            hidden_size=8,
-            intermediate_size=8,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            num_key_value_heads=1,
-            head_dim=8,
-            pad_token_id=0,
-            eos_token_id=1,
-        )
-    )
-    config = GRPOConfig(
-        str(folder),
-        per_device_train_batch_size=SEQUENCES,
-        num_generations=SEQUENCES,
-        max_completion_length=LENGTH,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        **options,
-    )
-    return GRPOTrainer(
-        model=model,
-        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
-        args=config,
-        train_dataset=Dataset.from_list([{"prompt": "a"}] * SEQUENCES),
-        processing_class=tokenizer,
-    )
+CLIPPED = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0}
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -77,7 +33,12 @@ def batch() -> dict[str, torch.Tensor]:
 def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
     """TRL's loss; its gradient is left in given["logp"]."""
     beta = options.pop("beta")  # given to the trainer, it would load a reference model by name
-    subject = trainer(folder, beta=0.0, **options)
+    subject = trainer(
+        folder,
+        [{"prompt": "a"}] * 16,
+        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
+        config={"max_completion_length": LENGTH, **options},
+    )
     subject.beta = beta
     subject.use_vllm = "ratio" in given  # set later: it would look for a server
     subject.current_gradient_accumulation_steps = 1
@@ -107,8 +68,8 @@ def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torc
 
 
 def ours(
-    given: dict[str, torch.Tensor], objective: Objective, off_policy: bool = True
-) -> tuple[torch.Tensor, torch.Tensor]:
+    given: dict[str, torch.Tensor], objective: Objective, off_policy: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Our loss on the same completions, flat and without their padding, and its gradient."""
     written = given["mask"].bool()
     sequence = torch.arange(SEQUENCES)[:, None].expand(-1, LENGTH)[written]
@@ -126,62 +87,53 @@ def ours(
     )
     value, _ = loss(objective, tokens, Totals(SEQUENCES, tokens.mask.sum().item()))
     value.backward()
-    assert logp.grad is not None
     return value.detach(), logp.grad
 
 
-CASES: list[tuple[Objective, dict[str, Any]]] = [
-    (Objective(loss="grpo"), {"loss_type": "grpo"}),
-    (
-        Objective(loss="grpo", beta=0.04),
-        {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
-    ),
-    (Objective(loss="dapo"), {"loss_type": "dapo"}),
-    (Objective(loss="bnpo"), {"loss_type": "bnpo"}),
-    (Objective(loss="dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
-    # TRL's bound is the ratio itself, ours what it may be above 1.
-    (Objective(loss="cispo", clip_high=0.3), {"loss_type": "cispo", "epsilon_high": 1.3}),
-    (Objective(loss="gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
-]
-
-
-@pytest.mark.parametrize(
-    ("objective", "options"), CASES, ids=[f"{case.loss}-{case.beta}" for case, _ in CASES]
-)
-@pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
-def test_loss_and_gradient_are_trls(
-    objective: Objective, options: dict[str, Any], tmp_path: Path
+def compare(
+    folder: Path,
+    given: dict[str, torch.Tensor],
+    objective: Objective,
+    off_policy: bool,
+    **trls: Any,
 ) -> None:
-    given = batch()
-    constants = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0} | options
-    expected = theirs(tmp_path, given, **constants)
-    value, gradient = ours(given, replace(objective, weighting="none"))
+    expected = theirs(folder, given, **(CLIPPED | trls))
+    value, gradient = ours(given, objective, off_policy)
     torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-5)
     assert given["logp"].grad is not None
     their_gradient = given["logp"].grad[given["mask"].bool()]
     torch.testing.assert_close(gradient, their_gradient, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("objective", "options"),
+    [
+        (Objective("grpo"), {"loss_type": "grpo"}),
+        (
+            Objective("grpo", beta=0.04),
+            {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
+        ),
+        (Objective("dapo"), {"loss_type": "dapo"}),
+        (Objective("bnpo"), {"loss_type": "bnpo"}),
+        (Objective("dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
+        # TRL's bound is the ratio itself, ours what it may be above 1.
+        (Objective("cispo", clip_high=0.3), {"loss_type": "cispo", "epsilon_high": 1.3}),
+        (Objective("gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+    ],
+    ids=["grpo", "grpo with a reference", "dapo", "bnpo", "dr_grpo", "cispo", "gspo"],
+)
+def test_loss_and_gradient_are_trls(
+    objective: Objective, options: dict[str, Any], tmp_path: Path
+) -> None:
+    compare(tmp_path, batch(), replace(objective, weighting="none"), True, **options)
+
+
 @pytest.mark.parametrize("kind", ["grpo", "dapo", "dr_grpo"])
-@pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 def test_the_decoupled_objective_is_trls(kind: Any, tmp_path: Path) -> None:
     """An old policy of the trainer's own, and truncated weights from the sampler to it."""
     given = batch()
     noise = 0.8 * torch.randn(given["old"].shape, generator=torch.Generator().manual_seed(3))
     given["sampler"] = given["old"] + noise
     given["ratio"] = (-noise).exp().clamp(max=1.5)
-    constants = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "loss_type": kind}
-    expected = theirs(tmp_path, given, **constants)
-    objective = Objective(loss=kind, old="trainer", weight_cap=1.5, max_completion_tokens=LENGTH)
-    value, gradient = ours(given, objective, off_policy=False)
-    torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-5)
-    assert given["logp"].grad is not None
-    torch.testing.assert_close(
-        gradient, given["logp"].grad[given["mask"].bool()], atol=1e-6, rtol=1e-5
-    )
-
-
-def test_advantages_are_those_of_the_formula_that_trl_documents() -> None:
-    rewards = torch.tensor([[1.0, 0.0, 0.25, 1.0]])
-    expected = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
-    torch.testing.assert_close(group_advantages(rewards), expected)
+    objective = Objective(kind, old="trainer", weight_cap=1.5, max_completion_tokens=LENGTH)
+    compare(tmp_path, given, objective, False, loss_type=kind)

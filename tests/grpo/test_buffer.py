@@ -7,21 +7,17 @@ import pytest
 
 from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations.grpo.buffer import Batch, Buffer
-from sandboxkit.integrations.grpo.config import Config, read
+from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.errors import GraderError
 from sandboxkit.integrations.grpo.outage import Outage
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.rewards import Outcome, Verdict
 
+pytestmark = pytest.mark.anyio
 MIXED = (1.0, 0.0)
 AT_ONCE = "grading.patience=0"
 Make = Callable[[int], Awaitable[Group]]
-
-
-def config(*settings: str) -> Config:
-    needed = ["model.name=m", "data.train=t", "rollout.prompts_per_step=4", "rollout.group_size=2"]
-    return read(None, [*needed, *settings])
 
 
 async def works(_: float) -> None:
@@ -31,8 +27,9 @@ async def works(_: float) -> None:
 def buffer_of(
     make: Make, *settings: str, works: Callable[[float], Awaitable[None]] = works
 ) -> Buffer:
-    made = config(*settings)
-    return Buffer(make, made, Outage(works, made.grading))
+    needed = ["model.name=m", "data.train=t", "rollout.prompts_per_step=4", "rollout.group_size=2"]
+    config = read(None, [*needed, *settings])
+    return Buffer(make, config, Outage(works, config.grading))
 
 
 def verdict(reward: float | None) -> Verdict:
@@ -54,155 +51,132 @@ class Source:
         version = self.version
         if number in self.held:
             await self.held[number].wait()
-        row = Row(0, (1,), "", "", {})
-        return Group(
-            number,
-            tuple(
-                Rollout(
-                    row, [2], [True], [-1.0], version, verdict(reward), used_sandbox=reward != 0
-                )
-                for reward in self.rewards(number)
-            ),
-        )
+        row, members = Row(0, (1,), "", "", {}), []
+        for reward in self.rewards(number):
+            given = (row, [2], [True], [-1.0], version, verdict(reward))
+            members.append(Rollout(*given, used_sandbox=reward != 0))
+        return Group(number, tuple(members))
 
 
 def numbers(batch: Batch) -> list[int]:
     return [group.number for group in batch.groups]
 
 
-def test_without_lag_a_step_starts_its_own_groups_and_no_others() -> None:
-    async def run() -> None:
-        source = Source()
-        buffer = buffer_of(source.make)
-        assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
-        await asyncio.sleep(0)
-        assert source.started == [0, 1, 2, 3]
-        source.version = 1
-        assert numbers(await buffer.take(1, 9)) == [4, 5, 6, 7]
-        assert buffer.position == 8
-
-    asyncio.run(run())
+async def test_without_lag_a_step_starts_its_own_groups_and_no_others() -> None:
+    source = Source()
+    buffer = buffer_of(source.make)
+    assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
+    await asyncio.sleep(0)
+    assert source.started == [0, 1, 2, 3]
+    source.version = 1
+    assert numbers(await buffer.take(1, 9)) == [4, 5, 6, 7]
+    assert buffer.position == 8
 
 
-def test_with_lag_the_next_steps_groups_are_made_meanwhile_but_not_past_the_last() -> None:
-    async def run() -> None:
-        source = Source()
-        buffer = buffer_of(source.make, "buffer.lag=1")
-        assert numbers(await buffer.take(0, 2)) == [0, 1, 2, 3]
-        assert len(source.started) == 8
-        for version in (1, 2):
-            source.version = version
-            batch = await buffer.take(version, 2)
-            assert all(version - (group.version or 0) <= 1 for group in batch.groups)
-        await asyncio.sleep(0)
-        assert len(source.started) == 12
-        await buffer.aclose()
-
-    asyncio.run(run())
+async def test_with_lag_the_next_steps_groups_are_made_meanwhile_but_not_past_the_last() -> None:
+    source = Source()
+    buffer = buffer_of(source.make, "buffer.lag=1")
+    assert numbers(await buffer.take(0, 2)) == [0, 1, 2, 3]
+    assert len(source.started) == 8
+    for version in (1, 2):
+        source.version = version
+        batch = await buffer.take(version, 2)
+        assert all(version - (group.version or 0) <= 1 for group in batch.groups)
+    await asyncio.sleep(0)
+    assert len(source.started) == 12
+    await buffer.aclose()
 
 
-def test_a_group_that_took_too_long_is_dropped_as_stale_and_does_not_hold_up_the_others() -> None:
-    async def run() -> None:
-        source = Source()
-        source.held[0] = asyncio.Event()
-        buffer = buffer_of(source.make, "buffer.lag=1")
-        assert numbers(await buffer.take(0, 9)) == [1, 2, 3, 4]
-        source.version = 1
-        assert 0 not in numbers(await buffer.take(1, 9))
-        source.version = 2
-        source.held[0].set()
-        await asyncio.sleep(0)
-        stale = 0
-        for version in (2, 3):
-            source.version = version
-            batch = await buffer.take(version, 9)
-            stale += batch.stale
-            assert all(version - (group.version or 0) <= 1 for group in batch.groups)
-        assert stale == 1
-        await buffer.aclose()
-
-    asyncio.run(run())
+async def test_a_group_that_took_too_long_is_dropped_as_stale_and_holds_up_no_other() -> None:
+    source = Source()
+    source.held[0] = asyncio.Event()
+    buffer = buffer_of(source.make, "buffer.lag=1")
+    assert numbers(await buffer.take(0, 9)) == [1, 2, 3, 4]
+    source.version = 1
+    assert 0 not in numbers(await buffer.take(1, 9))
+    source.version = 2
+    source.held[0].set()
+    await asyncio.sleep(0)
+    stale = 0
+    for version in (2, 3):
+        source.version = version
+        batch = await buffer.take(version, 9)
+        stale += batch.stale
+        assert all(version - (group.version or 0) <= 1 for group in batch.groups)
+    assert stale == 1
+    await buffer.aclose()
 
 
-def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
-    async def run() -> None:
-        source = Source(lambda number: MIXED if number % 2 else (1.0, 1.0))
-        buffer = buffer_of(source.make, "buffer.max_refill=2")
-        batch = await buffer.take(0, 9)
-        assert numbers(batch) == [1, 3, 5, 7]
-        assert batch.equal == 4
-        assert len(batch.finished) == len(source.started) == 8
-
-    asyncio.run(run())
+async def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
+    source = Source(lambda number: MIXED if number % 2 else (1.0, 1.0))
+    buffer = buffer_of(source.make, "buffer.max_refill=2")
+    batch = await buffer.take(0, 9)
+    assert numbers(batch) == [1, 3, 5, 7]
+    assert batch.equal == 4
+    assert len(batch.finished) == len(source.started) == 8
 
 
-def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
-    async def run() -> None:
-        source = Source(lambda _: (1.0, 1.0))
-        buffer = buffer_of(source.make, "buffer.max_refill=1")
-        batch = await buffer.take(0, 9)
-        assert (batch.groups, batch.equal, len(source.started)) == ([], 8, 8)
-
-    asyncio.run(run())
+async def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
+    source = Source(lambda _: (1.0, 1.0))
+    buffer = buffer_of(source.make, "buffer.max_refill=1")
+    batch = await buffer.take(0, 9)
+    assert (batch.groups, batch.equal, len(source.started)) == ([], 8, 8)
 
 
-def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
-    async def run() -> None:
-        buffer = buffer_of(Source(lambda _: (1.0, 1.0)).make, "buffer.drop_equal=false")
-        assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
-
-    asyncio.run(run())
+async def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
+    buffer = buffer_of(Source(lambda _: (1.0, 1.0)).make, "buffer.drop_equal=false")
+    assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
 
 
-def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
-    async def run() -> None:
-        some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
-        batch = await buffer_of(some.make).take(0, 9)
-        assert batch.failed == 1
-        half = Source(lambda _: (1.0, None, 0.0, 0.0))
-        with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*=0.5.*daemon is away"):
-            await buffer_of(half.make, AT_ONCE).take(0, 9)
-        all_of_few = Source(lambda number: (None,) if number == 2 else (0.0,))
-        with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .*=1;"):
-            await buffer_of(all_of_few.make, AT_ONCE, "grading.max_infra_failed_rate=1").take(0, 9)
-
-    asyncio.run(run())
+async def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
+    some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
+    batch = await buffer_of(some.make).take(0, 9)
+    assert batch.failed == 1
+    half = Source(lambda _: (1.0, None, 0.0, 0.0))
+    with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*=0.5.*daemon is away"):
+        await buffer_of(half.make, AT_ONCE).take(0, 9)
+    all_of_few = Source(lambda number: (None,) if number == 2 else (0.0,))
+    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .*=1;"):
+        await buffer_of(all_of_few.make, AT_ONCE, "grading.max_infra_failed_rate=1").take(0, 9)
 
 
-def test_what_an_outage_took_part_of_is_made_again_under_its_number() -> None:
-    async def run() -> None:
-        away, asked = True, 0
-        source = Source(lambda number: (1.0, None if away and number != 2 else 0.0, 0.0))
+async def test_what_an_outage_took_part_of_is_made_again_under_its_number() -> None:
+    away, asked = True, 0
+    source = Source(lambda number: (1.0, None if away and number != 2 else 0.0, 0.0))
 
-        async def works(_: float) -> None:
-            nonlocal away, asked
-            asked += 1
-            if asked < 2:
-                raise ProviderUnavailableError("no daemon")
-            away = False
+    async def works(_: float) -> None:
+        nonlocal away, asked
+        asked += 1
+        if asked < 2:
+            raise ProviderUnavailableError("no daemon")
+        away = False
 
-        share = "grading.max_infra_failed_rate=0.4"
-        batch = await buffer_of(source.make, share, works=works).take(0, 9)
-        assert source.started == [0, 1, 2, 3, 0, 1, 3]
-        assert numbers(batch) == [0, 1, 2, 3]
-        assert sorted(group.number for group in batch.finished) == [0, 1, 2, 3]
-        assert (batch.remade, batch.failed, asked) == (3, 0, 2)
-
-    asyncio.run(run())
+    share = "grading.max_infra_failed_rate=0.4"
+    batch = await buffer_of(source.make, share, works=works).take(0, 9)
+    assert source.started == [0, 1, 2, 3, 0, 1, 3]
+    assert numbers(batch) == [0, 1, 2, 3]
+    assert sorted(group.number for group in batch.finished) == [0, 1, 2, 3]
+    assert (batch.remade, batch.failed, asked) == (3, 0, 2)
 
 
-def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said() -> None:
-    async def away(_: float) -> None:
-        raise ProviderUnavailableError("no daemon")
+async def away(_: float) -> None:
+    raise ProviderUnavailableError("no daemon")
 
-    async def run(works: Callable[[float], Awaitable[None]]) -> str:
-        source = Source(lambda _: (1.0, None))
-        with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*daemon is away") as error:
-            await buffer_of(source.make, "grading.patience=1.5", works=works).take(0, 9)
-        return "".join(error.value.__notes__)
 
-    assert asyncio.run(run(away)) == "for grading.patience=1.5 s it did not end: no daemon"
-    assert asyncio.run(run(works)).endswith("what is done in one fails again and again")
+@pytest.mark.parametrize(
+    ("works", "note"),
+    [
+        (away, "for grading.patience=1.5 s it did not end: no daemon"),
+        (works, "what is done in one fails again and again"),
+    ],
+)
+async def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said(
+    works: Callable[[float], Awaitable[None]], note: str
+) -> None:
+    buffer = buffer_of(Source(lambda _: (1.0, None)).make, "grading.patience=1.5", works=works)
+    with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*daemon is away") as error:
+        await buffer.take(0, 9)
+    assert "".join(error.value.__notes__).endswith(note)
 
 
 def raising(*numbers: int) -> Make:
@@ -217,43 +191,31 @@ def raising(*numbers: int) -> Make:
     return make
 
 
-def test_a_grader_that_raises_for_a_third_stops_the_run_and_is_blamed() -> None:
-    async def run() -> None:
-        said = r"HostCompare raised for 3 of 7 rollouts .*grading.max_raised_rate=0.3; the first: "
-        with pytest.raises(GraderError, match=said):
-            await asyncio.wait_for(buffer_of(raising(0, 1, 2)).take(0, 9), 5)
-
-    asyncio.run(run())
+async def test_a_grader_that_raises_for_a_third_stops_the_run_and_is_blamed() -> None:
+    said = r"HostCompare raised for 3 of 7 rollouts .*grading.max_raised_rate=0.3; the first: "
+    with pytest.raises(GraderError, match=said):
+        await asyncio.wait_for(buffer_of(raising(0, 1, 2)).take(0, 9), 5)
 
 
-def test_a_grader_that_raises_for_fewer_is_no_outage_of_the_backend() -> None:
-    async def run() -> None:
-        settings = ("grading.max_infra_failed_rate=0.1", "buffer.drop_equal=false")
-        batch = await buffer_of(raising(0), *settings).take(0, 9)
-        assert (batch.failed, batch.remade) == (1, 0)
-
-    asyncio.run(run())
+async def test_a_grader_that_raises_for_fewer_is_no_outage_of_the_backend() -> None:
+    settings = ("grading.max_infra_failed_rate=0.1", "buffer.drop_equal=false")
+    batch = await buffer_of(raising(0), *settings).take(0, 9)
+    assert (batch.failed, batch.remade) == (1, 0)
 
 
-def test_what_needed_no_sandbox_is_no_outage() -> None:
-    async def run() -> None:
-        settings = ("grading.max_infra_failed_rate=0", "buffer.drop_equal=false")
-        batch = await buffer_of(Source(lambda _: (0.0, 0.0)).make, *settings).take(0, 9)
-        assert (len(batch.groups), batch.failed) == (4, 0)
-
-    asyncio.run(run())
+async def test_what_needed_no_sandbox_is_no_outage() -> None:
+    settings = ("grading.max_infra_failed_rate=0", "buffer.drop_equal=false")
+    batch = await buffer_of(Source(lambda _: (0.0, 0.0)).make, *settings).take(0, 9)
+    assert (len(batch.groups), batch.failed) == (4, 0)
 
 
-def test_closing_gives_up_what_is_being_made() -> None:
-    async def run() -> None:
-        source = Source()
-        source.held = {number: asyncio.Event() for number in range(4)}
-        buffer = buffer_of(source.make)
-        taking = asyncio.ensure_future(buffer.take(0, 9))
-        while len(source.started) < 4:
-            await asyncio.sleep(0)
-        taking.cancel()
-        await buffer.aclose()
-        assert len(asyncio.all_tasks()) <= 2  # this one, and the cancelled one
-
-    asyncio.run(run())
+async def test_closing_gives_up_what_is_being_made() -> None:
+    before, source = asyncio.all_tasks(), Source()
+    source.held = {number: asyncio.Event() for number in range(4)}
+    buffer = buffer_of(source.make)
+    taking = asyncio.ensure_future(buffer.take(0, 9))
+    while len(source.started) < 4:
+        await asyncio.sleep(0)
+    taking.cancel()
+    await buffer.aclose()
+    assert asyncio.all_tasks() - before <= {taking}

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from toys import compose
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo import checkpoint
@@ -39,13 +38,6 @@ needs_small_disk = needs_mounts("a small file system")
 STEPS = 6
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("toy")
-    compose.write(folder, right=0.2, singles_only=True)
-    return folder
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
     """A run's folder that is a file system of its own."""
@@ -62,13 +54,13 @@ def fill(place: Path) -> None:
     assert b"No space left" in done.stderr
 
 
-def settings(folder: Path, run: Path, *more: str) -> list[str]:
+def settings(toy: Path, run: Path, *more: str) -> list[str]:
     few = ["rollout.prompts_per_step=4", "run.checkpoint_every=2", f"run.steps={STEPS}"]
-    return tiny.settings(folder / "model", folder / "train.jsonl", run, *few, *more)
+    return tiny.settings(toy, run, *few, *more)
 
 
-def config(folder: Path, run: Path, *more: str) -> Config:
-    return read(None, settings(folder, run, *more))
+def config(toy: Path, run: Path, *more: str) -> Config:
+    return read(None, settings(toy, run, *more))
 
 
 def at(monkeypatch: pytest.MonkeyPatch, **does: Callable[[], object]) -> None:
@@ -86,10 +78,10 @@ def at(monkeypatch: pytest.MonkeyPatch, **does: Callable[[], object]) -> None:
 
 @needs_small_disk
 def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
-    folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     at(monkeypatch, step_2=lambda: fill(run), step_5=(run / "ballast").unlink)
-    assert train(config(folder, run, "run.export_every=3")) == 0
+    assert train(config(toy, run, "run.export_every=3")) == 0
     assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
         "step-000005",
@@ -103,9 +95,9 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
 
 @needs_small_disk
 def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on(
-    folder: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    toy: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"--set={each}" for each in settings(folder, run)]
+    given = [f"--set={each}" for each in settings(toy, run)]
     toml = run.with_name("empty.toml")
     toml.write_text("")
     with monkeypatch.context() as context:
@@ -126,8 +118,8 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on
 
 
 @needs_small_disk
-def test_an_export_is_complete_or_absent(folder: Path, run: Path) -> None:
-    model = load(str(folder / "model"))
+def test_an_export_is_complete_or_absent(toy: Path, run: Path) -> None:
+    model = load(str(toy / "model"))
     checkpoint.export(model, None, run / "export")
     whole = {path.name: path.read_bytes() for path in (run / "export").iterdir()}
     fill(run)
@@ -191,42 +183,32 @@ def test_a_folder_of_weights_that_cannot_be_made_is_named(tmp_path: Path) -> Non
         WeightFiles(str(tmp_path / "none"), "a", 1.0)
 
 
-def test_partial_files_of_a_killed_run_are_removed(folder: Path, tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_run_are_removed(toy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     for left in ("checkpoints/.step-000037/shards", ".export-000030"):
         (run / left).mkdir(parents=True)
         (run / left / "half").write_text("x")
-    assert train(config(folder, run, "run.steps=1")) == 0
+    assert train(config(toy, run, "run.steps=1")) == 0
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000001"]
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
 
 
 @pytest.fixture
-def command(folder: Path, tmp_path: Path) -> list[str]:
+def command(toy: Path, tmp_path: Path) -> list[str]:
     """The program on a run in `tmp_path / "run"`; its settings may follow."""
     toml = tmp_path / "empty.toml"
     toml.write_text("")
     program = [sys.executable, "-m", "sandboxkit.integrations.grpo", str(toml)]
-    return program + [f"--set={each}" for each in settings(folder, tmp_path / "run")]
+    return program + [f"--set={each}" for each in settings(toy, tmp_path / "run")]
 
 
-@pytest.mark.parametrize("reads", ["nobody", "a full disk", "closed"])
+@pytest.mark.parametrize("output", [">/dev/full", ">&-"], ids=["a full disk", "closed"])
 def test_a_run_outlives_those_who_read_what_it_says(
-    command: list[str], tmp_path: Path, reads: str
+    command: list[str], tmp_path: Path, output: str
 ) -> None:
-    command += ["--set=run.steps=2"]
-    if reads == "nobody":
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.close()
-    elif reads == "closed":
-        without = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        process = subprocess.Popen(without, stderr=subprocess.PIPE)
-    else:
-        with open("/dev/full", "wb") as full:
-            process = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE)
-    output = process.communicate(timeout=240)[1]
-    assert (process.returncode, b"Traceback" in output) == (0, False), output.decode()
+    program = ["sh", "-c", f'exec "$@" {output}', "sh", *command, "--set=run.steps=2"]
+    done = subprocess.run(program, stderr=subprocess.PIPE, text=True, timeout=240)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert len(metrics(tmp_path / "run")) == 2
 
 

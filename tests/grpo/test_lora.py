@@ -13,16 +13,11 @@ from sandboxkit.integrations.grpo.hand_over import handed
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.training import train_step
-from tests.grpo.tiny import samples, save_model
+from tests.grpo.tiny import samples
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own checkpointing, of many kinds
 
 ROW = Sequences([[5, 6, 7, 8, 9, 3, 2]], [2])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def adapted(folder: str, *targets: str) -> tuple[PreTrainedModel, torch.optim.Optimizer]:

@@ -1,5 +1,6 @@
 """An outage of the backend ends a run with a reason, and what needed no sandbox is not asked."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandboxkit import ProviderUnavailableError, Session
+from benchmarks.grpo_failures import Failing
+from sandboxkit import Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo import sampling
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import read
@@ -19,25 +22,26 @@ from sandboxkit.integrations.grpo.metrics import batch_metrics
 from sandboxkit.integrations.grpo.program import FAILED
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
-from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import SandboxSpec
-from tests.grpo.test_rollout import BLOCK, END, TASK, Script, rollouts, row, run, tool_call
+from sandboxkit.integrations.rewards import (
+    HostCompare,
+    Limits,
+    Outcome,
+    Verdict,
+    grading_session,
+)
+from tests.grpo.test_rollout import (
+    BLOCK,
+    END,
+    TASK,
+    TOOLS,
+    Away,
+    Script,
+    rollouts,
+    row,
+    run,
+    tool_call,
+)
 from tests.grpo.tiny import chat_tokenizer
-
-
-class Dying(LocalProvider):
-    """Makes so many sandboxes, and from then on none."""
-
-    def __init__(self, before: int) -> None:
-        super().__init__()
-        self.left = before
-
-    async def create(self, spec: SandboxSpec) -> str:
-        if self.left == 0:
-            raise ProviderUnavailableError("the daemon died")
-        self.left -= 1
-        return await super().create(spec)
 
 
 def test_a_dead_daemon_ends_the_program_with_a_reason(tmp_path: Path) -> None:
@@ -57,40 +61,35 @@ def test_a_dead_daemon_ends_the_program_with_a_reason(tmp_path: Path) -> None:
     assert "Traceback" not in made.stderr
 
 
-def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text((json.dumps({"prompt": "ask", **TASK}) + "\n") * 4)
-    given = ["model.name=m", f"data.train={path}", f"data.held_out={path}"]
-    config = read(None, [*given, "grading.options={limits={retries=0}}", "grading.patience=0"])
+def evaluated(
+    folder: Path, provider: Any, rows: int, *more: str
+) -> tuple[dict[str, float], list[float]]:
+    """The metrics of held-out rows, and the temperatures of what was asked of the engine."""
+    path = folder / "rows.jsonl"
+    path.write_text((json.dumps({"prompt": "ask", **TASK}) + "\n") * rows)
+    given = ["model.name=m", f"data.train={path}", f"data.held_out={path}", *more]
     words = chat_tokenizer()
     engine = Script(words, ["I cannot.", BLOCK])
-    with Session(Dying(before=0)) as session:
-        subject = Sampling(config, words, {END}, engine, session, Stop(), 0)
+    with Session(provider) as session:
+        subject = Sampling(read(None, given), words, {END}, engine, session, Stop(), 0)
         try:
-            with pytest.raises(ProviderUnavailableError, match=r"2 of 2 held-out .*daemon died"):
-                subject.evaluate()
+            return subject.evaluate(), [request.temperature for request in engine.seen]
         finally:
             subject.close()
 
 
+def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> None:
+    more = ["grading.options={limits={retries=0}}", "grading.patience=0"]
+    with pytest.raises(ProviderUnavailableError, match=r"2 of 2 held-out .*no room"):
+        evaluated(tmp_path, Away(), 4, *more)
+
+
 def test_held_out_rows_are_sampled_several_times_or_written_greedily(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"prompt": "ask", **TASK}) + "\n")
-    words = chat_tokenizer()
-
-    def evaluated(count: int) -> tuple[dict[str, float], list[float]]:
-        given = ["model.name=m", f"data.train={path}", f"data.held_out={path}"]
-        config = read(None, [*given, f"run.evaluate_samples={count}", "rollout.temperature=0.7"])
-        engine = Script(words, ["I cannot.", BLOCK])
-        with Session("local") as session:
-            subject = Sampling(config, words, {END}, engine, session, Stop(), 0)
-            try:
-                return subject.evaluate(), [request.temperature for request in engine.seen]
-            finally:
-                subject.close()
-
-    assert evaluated(0) == ({"held_out": 0.0}, [0.0])
-    rates, temperatures = evaluated(4)
+    found = evaluated(tmp_path, "local", 1, "run.evaluate_samples=0", "rollout.temperature=0.7")
+    assert found == ({"held_out": 0.0}, [0.0])
+    rates, temperatures = evaluated(
+        tmp_path, "local", 1, "run.evaluate_samples=4", "rollout.temperature=0.7"
+    )
     assert temperatures == [0.7] * 4
     wanted = {"held_out": 0.5, "held_out/pass@2": 5 / 6, "held_out/pass@4": 1.0}
     assert rates == pytest.approx(wanted)
@@ -104,22 +103,12 @@ def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
 
 
 def test_samples_that_needed_a_sandbox_are_known() -> None:
-    tools = ["rollout.max_turns=3", "rollout.max_completion_tokens=1000"]
     assert needed(["I cannot."]) == [False]
     assert needed([BLOCK]) == [True]
     assert sorted(needed([BLOCK], count=3)) == [False, False, True], "the others remember"
-    assert needed(["I cannot."], *tools) == [False]
-    assert needed([tool_call("true"), "I cannot."], *tools) == [True]
-    assert needed(["I cannot."], *tools, "rollout.artefact=/workspace/s.py") == [True]
-
-
-def test_what_could_not_be_graded_needed_a_sandbox() -> None:
-    with Session(Dying(before=0)) as session:
-        tools = "rollout.max_turns=2"
-        made = run(rollouts(session, [tool_call("true")], tools)[0], row())
-        assert [(rollout.verdict.reward, rollout.needed_sandbox) for rollout in made] == [
-            (None, True)
-        ]
+    assert needed(["I cannot."], *TOOLS) == [False]
+    assert needed([tool_call("true"), "I cannot."], *TOOLS) == [True]
+    assert needed(["I cannot."], *TOOLS, "rollout.artefact=/workspace/s.py") == [True]
 
 
 def test_failures_and_trust_are_shares_of_what_was_graded() -> None:
@@ -133,6 +122,21 @@ def test_failures_and_trust_are_shares_of_what_was_graded() -> None:
     assert (found["infra_failed_rate"], found["trust/shared"]) == (0.2, 0.25)
 
 
+@pytest.mark.parametrize(
+    ("number", "heard"), [(signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)]
+)
+def test_a_signal_ends_a_run_in_order_but_a_closed_terminal_not_under_nohup(
+    number: signal.Signals, heard: bool
+) -> None:
+    before = signal.signal(number, signal.getsignal(number) if heard else signal.SIG_IGN)
+    try:
+        with Stop() as stop:
+            signal.raise_signal(number)
+            assert stop.signal == (number if heard else 0)
+    finally:
+        signal.signal(number, before)
+
+
 def test_a_repeated_signal_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
@@ -143,14 +147,25 @@ def test_a_repeated_signal_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_closed_terminal_ends_a_run_in_order_but_not_under_nohup() -> None:
-    with Stop() as stop:
-        signal.raise_signal(signal.SIGHUP)
-        assert stop.signal == signal.SIGHUP
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with Stop() as stop:
-            signal.raise_signal(signal.SIGHUP)
-            assert not stop.signal
-    finally:
-        signal.signal(signal.SIGHUP, before)
+@pytest.mark.parametrize("retries", [0, 6])
+def test_an_injected_failure_reaches_the_graders_and_their_retries_make_up_for_it(
+    retries: int,
+) -> None:
+    """Failures are those of `benchmarks.grpo_failures`."""
+    grader, provider = HostCompare(limits=Limits(retries=retries)), Failing(0.2)
+    task = {"entry_point": "f", "cases": [{"args": [1], "expected": 1}]}
+    with grading_session(grader, provider, max_concurrency=2) as session:
+
+        async def graded() -> list[Verdict]:
+            codes = [f"def f(x): return x + {number % 2}" for number in range(40)]
+            return await asyncio.gather(*[grader.grade(session, code, task) for code in codes])
+
+        verdicts = Operation(graded()).result(120)
+    assert provider.lost
+    failed = [each.outcome is Outcome.INFRA_ERROR for each in verdicts]
+    assert sum(failed) == 0 if retries else sum(failed) >= provider.lost
+    for verdict, right, lost in zip(
+        verdicts, [Outcome.PASSED, Outcome.FAILED] * 20, failed, strict=True
+    ):
+        assert verdict.outcome is (Outcome.INFRA_ERROR if lost else right)
+        assert (verdict.reward is None) is lost

@@ -16,6 +16,8 @@ from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleReque
 from sandboxkit.integrations.grpo.rollout import Rollout, RolloutRunner
 from sandboxkit.integrations.grpo.turns import calls_in
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import SandboxSpec
 from tests.grpo.tiny import chat_tokenizer
 from tests.rewards.test_linear import TEXTS, Parser, slow_texts
 
@@ -110,6 +112,8 @@ def row(**task: object) -> Row:
 
 
 BLOCK = "```python\ndef f(x):\n    return x + 2\n```"
+ARTEFACT = "rollout.artefact=/workspace/s.py"
+TOOLS = ["rollout.max_turns=3", "rollout.max_completion_tokens=1000"]
 
 
 def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> None:
@@ -120,18 +124,59 @@ def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> Non
     assert set(made.mask) == {True}
     assert len(made.logp) == len(made.completion)
     assert engine.seen[0].ids == made.row.prompt
-
-
-def test_the_prefix_and_the_text_are_what_is_graded_if_asked_for(session: Session) -> None:
     subject, _ = rollouts(session, ["\n    return x * 2"], "rollout.submission=text")
     (made,) = run(subject, replace(row(), prefix="def f(x):"))
-    assert made.verdict.outcome is Outcome.PASSED
-
-
-def test_without_code_there_is_nothing_to_grade(session: Session) -> None:
+    assert made.verdict.outcome is Outcome.PASSED, "the prefix is graded, too"
     subject, _ = rollouts(session, ["I cannot."])
+    assert run(subject, row())[0].verdict.reward == 0.0
+    assert Counting.asked == 0, "without code there is nothing to grade"
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "said", "calls"),
+    [
+        (["<tool_call>{oops</tool_call>", "Well."], TOOLS, "ERROR: this is no tool call", 1),
+        (['<tool_call>{"name": "rm"}</tool_call>', "Well."], TOOLS, "there is no tool 'rm'", 1),
+        (
+            [tool_call("sleep 100"), "Well."],
+            ["rollout.max_turns=2", "rollout.tool_timeout=1"],
+            "still running; a call waits up to 1 s",
+            1,
+        ),
+        (["Done."], ["rollout.max_turns=2", ARTEFACT], "Done.", 0),
+        # The tokens come to an end.
+        ([tool_call("seq 1000")], ["rollout.max_completion_tokens=200", *TOOLS[:1]], "seq", 1),
+        # The third call is not made, and the fourth not answered.
+        (
+            [tool_call("sleep 2.1") * 4, "Well."],
+            ["rollout.max_turns=2", ARTEFACT, "rollout.deadline=4"],
+            "sleep",
+            3,
+        ),
+    ],
+    ids=["no JSON", "no tool", "a slow call", "no artefact", "too long", "many slow calls"],
+)
+def test_the_models_mistakes_are_scored_0_and_told_to_it(
+    session: Session, texts: list[str], settings: list[str], said: str, calls: int
+) -> None:
+    subject, _ = rollouts(session, texts, *settings)
     (made,) = run(subject, row())
-    assert (made.verdict.reward, Counting.asked) == (0.0, 0)
+    assert said in subject.text(made.completion)
+    assert (made.verdict.reward, made.tool_calls) == (0.0, calls)
+    assert len(made.completion) <= 200 or "seq" not in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "rewards", "asked"),
+    [("", [1.0] * 5, 1), ("infra twice", [None, None, 1.0, 1.0, 1.0], 3), ("infra", [None] * 5, 5)],
+)
+def test_equal_submissions_are_graded_once_and_failures_not_remembered(
+    session: Session, trouble: str, rewards: list[float | None], asked: int
+) -> None:
+    subject, _ = rollouts(session, [BLOCK], f"grading.options={{trouble={trouble!r}}}")
+    made = run(subject, row(), count=5)
+    assert [each.verdict.reward for each in made] == rewards
+    assert Counting.asked == asked
 
 
 def test_turns_with_tools_are_joined_token_by_token_and_the_tools_carry_no_loss(
@@ -147,79 +192,27 @@ def test_turns_with_tools_are_joined_token_by_token_and_the_tools_carry_no_loss(
     subject, engine = rollouts(
         session,
         texts,
-        "rollout.max_turns=5",
-        "rollout.max_completion_tokens=1000",
-        "rollout.artefact=/workspace/s.py",
+        *TOOLS,
+        ARTEFACT,
     )
     (made,) = run(subject, row(files={"/workspace/given.txt": "from the row"}))
     assert made.verdict.outcome is Outcome.PASSED
     assert made.tool_calls == 2
     assert [turn.server for turn in engine.seen] == ["", "server 1", "server 1"]
-    tokenizer = engine.tokenizer
     answer = "\n<|start|>tool\n{}<|end|>\n<|start|>assistant\n"
+    told = [answer.format(text) for text in ("3\n", "from the row")]
     pieces = [
-        (True, [*tokenizer(texts[0])["input_ids"], END]),
-        (False, tokenizer(answer.format("3\n"))["input_ids"]),
-        (True, [*tokenizer(texts[1])["input_ids"], END]),
-        (False, tokenizer(answer.format("from the row"))["input_ids"]),
-        (True, [*tokenizer(texts[2])["input_ids"], END]),
+        (own, [*engine.tokenizer(text)["input_ids"], *([END] if own else [])])
+        for own, text in [
+            *((True, texts[0]), (False, told[0]), (True, texts[1])),
+            *((False, told[1]), (True, texts[2])),
+        ]
     ]
     assert made.completion == [token for _, ids in pieces for token in ids]
     assert made.mask == [own for own, ids in pieces for _ in ids]
     assert made.logp == [-0.5 if own else 0.0 for own in made.mask]
     assert made.version == 1, "the oldest weights that wrote a part"
     assert engine.seen[2].ids == made.row.prompt + tuple(made.completion[: -len(pieces[4][1])])
-
-
-def test_a_call_that_cannot_be_read_is_the_models_mistake(session: Session) -> None:
-    texts = ["<tool_call>{oops</tool_call>", '<tool_call>{"name": "rm"}</tool_call>', "Well."]
-    subject, _ = rollouts(
-        session, texts, "rollout.max_turns=3", "rollout.max_completion_tokens=1000"
-    )
-    (made,) = run(subject, row())
-    text = subject.text(made.completion)
-    assert "ERROR: this is no tool call" in text
-    assert "there is no tool 'rm'" in text
-    assert made.verdict.reward == 0.0
-
-
-def test_turns_end_when_the_tokens_do(session: Session) -> None:
-    subject, _ = rollouts(
-        session, [tool_call("seq 1000")], "rollout.max_turns=9", "rollout.max_completion_tokens=200"
-    )
-    (made,) = run(subject, row())
-    assert len(made.completion) <= 200
-    assert made.tool_calls == 1
-
-
-def test_a_tool_past_its_time_is_told_to_the_model(session: Session) -> None:
-    texts = [tool_call("sleep 100"), "Well."]
-    subject, _ = rollouts(session, texts, "rollout.max_turns=2", "rollout.tool_timeout=1")
-    (made,) = run(subject, row())
-    assert "still running; a call waits up to 1 s" in subject.text(made.completion)
-    assert made.verdict.reward == 0.0
-
-
-def test_a_missing_artefact_is_the_models_failure(session: Session) -> None:
-    subject, _ = rollouts(
-        session, ["Done."], "rollout.max_turns=2", "rollout.artefact=/workspace/s.py"
-    )
-    (made,) = run(subject, row())
-    assert made.verdict.outcome is Outcome.FAILED
-
-
-def test_equal_submissions_are_graded_once(session: Session) -> None:
-    subject, _ = rollouts(session, [BLOCK])
-    made = run(subject, row(), count=5)
-    assert [each.verdict.reward for each in made] == [1.0] * 5
-    assert Counting.asked == 1
-
-
-def test_a_failure_is_of_one_of_equal_submissions_and_not_of_all(session: Session) -> None:
-    subject, _ = rollouts(session, [BLOCK], "grading.options={trouble='infra twice'}")
-    made = run(subject, row(), count=5)
-    assert [each.verdict.reward for each in made] == [None, None, 1.0, 1.0, 1.0]
-    assert Counting.asked == 3
 
 
 @pytest.mark.parametrize(
@@ -241,17 +234,6 @@ def test_what_is_not_the_policys_doing_has_no_reward(
     assert made.verdict.reward is None
     assert expected in made.verdict.detail
     assert made.grader_raised is raised
-
-
-def test_an_infrastructure_failure_is_not_remembered(session: Session) -> None:
-    subject, _ = rollouts(session, [BLOCK], "grading.options={trouble='infra'}")
-
-    async def twice() -> None:
-        await subject.one(row(), "a")
-        await subject.one(row(), "b")
-
-    Operation(twice()).result(100)
-    assert Counting.asked == 2
 
 
 def test_closing_gives_up_what_is_graded_and_no_longer_remembered(session: Session) -> None:
@@ -287,36 +269,26 @@ def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> No
         run(subject, row())
 
 
-def test_a_sandbox_that_cannot_start_masks_the_rollout() -> None:
-    from sandboxkit.providers.local import LocalProvider
+class Away(LocalProvider):
+    """Makes no sandbox."""
 
-    class Away(LocalProvider):
-        async def create(self, spec: Any) -> str:
-            raise ProviderUnavailableError("no room")
-
-    with Session(Away()) as session:
-        subject, _ = rollouts(session, [tool_call("true"), "Well."], "rollout.max_turns=2")
-        (made,) = run(subject, row())
-    assert made.verdict.reward is None
-    assert "no room" in made.verdict.detail
+    async def create(self, spec: SandboxSpec) -> str:
+        raise ProviderUnavailableError("no room")
 
 
-def test_files_that_a_sandbox_refuses_are_masked(session: Session) -> None:
-    texts = [tool_call("true"), "Well."]
-    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py"]
-    subject, _ = rollouts(session, texts, *more)
-    (made,) = run(subject, row(files={"/proc/none": "x"}))
-    assert made.verdict.reward is None
-    assert "SandboxFile" in made.verdict.detail
-
-
-def test_a_turn_of_many_slow_calls_does_not_escape_its_grade(session: Session) -> None:
-    texts = [tool_call("sleep 2.1") * 4, "Well."]
-    more = ["rollout.max_turns=2", "rollout.artefact=/workspace/s.py", "rollout.deadline=4"]
-    subject, _ = rollouts(session, texts, *more)
-    (made,) = run(subject, row())
-    assert made.verdict.reward == 0.0
-    assert made.tool_calls == 3, "the third was not made, and the fourth not answered"
+@pytest.mark.parametrize(
+    ("provider", "files", "said"),
+    [(Away, {}, "no room"), (LocalProvider, {"/proc/none": "x"}, "SandboxFile")],
+)
+def test_a_sandbox_that_cannot_be_had_masks_the_rollout(
+    provider: Any, files: dict[str, str], said: str
+) -> None:
+    with Session(provider(), max_concurrency=4) as session:
+        more = ["rollout.max_turns=2", ARTEFACT]
+        subject, _ = rollouts(session, [tool_call("true"), "Well."], *more)
+        (made,) = run(subject, row(files=files))
+    assert (made.verdict.reward, made.needed_sandbox) == (None, True)
+    assert said in made.verdict.detail
 
 
 def test_tools_need_a_chat_template(session: Session) -> None:

@@ -14,15 +14,10 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.training import TrainingSample, train_step
-from tests.grpo.forked import nursery
+from tests.grpo.stand_ins import nursery
 from tests.grpo.tiny import samples, save_model
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_model(tmp_path_factory.mktemp("model"))
 
 
 def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:

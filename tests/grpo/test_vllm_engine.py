@@ -20,24 +20,19 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.config import EngineConfig
 from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
+from tests.grpo.engine_checks import *  # noqa: F403 - pytest collects the checks
+from tests.grpo.engine_checks import CLOSE, REQUESTS
 from tests.grpo.serving import needs_vllm, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import VOCABULARY, ask, difference, save_model, score_difference
+from tests.grpo.tiny import ask, difference, save_model
 
 if TYPE_CHECKING:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 
 pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
-REQUESTS = [
-    SampleRequest((2, 3), 8, 1.0, 5),
-    SampleRequest((4, 5, 6, 7, 8), 3, 0.7, 6),
-    SampleRequest((9,), 12, 1.3, 7),
-    SampleRequest((2, 3, 4), 6, 0.0, 8),
-]
 LONG = SampleRequest((2, 3), 60, 1.0, 9)
 SMALL = EngineConfig(kind="vllm", max_model_tokens=64, cache_gb=0.1, enforce_eager=True)
-CLOSE = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +87,6 @@ def other_model(folder: str, seed: int) -> torch.nn.Module:
     return model
 
 
-def test_log_probabilities_are_the_trainers(engine: "VLLMEngine", folder: str) -> None:
-    for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
-        assert 1 <= len(done.ids) <= request.max_tokens
-        assert difference(load(folder), request, done) <= CLOSE
-        assert done.version == 0
-
-
-def test_given_tokens_get_the_trainers_log_probabilities(engine: "VLLMEngine", folder: str) -> None:
-    ids = tuple(7 * number % 30 + 2 for number in range(63))
-    assert score_difference(load(folder), engine, ids) <= CLOSE
-
-
-def test_a_request_alone_gives_what_it_gives_among_others(engine: "VLLMEngine") -> None:
-    together = ask(engine, *REQUESTS)
-    assert [ask(engine, request)[0].ids for request in REQUESTS] == [each.ids for each in together]
-
-
 def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
     engine: "VLLMEngine", folder: str
 ) -> None:
@@ -117,14 +95,6 @@ def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
     model = load(folder)
     for request, done in zip(requests, ask(engine, *requests), strict=True):
         assert difference(model, request, done) <= CLOSE
-
-
-def test_samples_have_the_models_distribution(engine: "VLLMEngine", folder: str) -> None:
-    done = ask(engine, *[SampleRequest((2, 3), 1, 1.0, seed) for seed in range(2000)])
-    found = torch.bincount(torch.tensor([each.ids[0] for each in done]), minlength=VOCABULARY)
-    expected = torch.softmax(load(folder)(torch.tensor([[2, 3]])).logits[0, -1], -1)
-    # 5 standard deviations of a share of 2000
-    assert ((found / 2000 - expected).abs() < 5 * (expected / 2000).sqrt()).all()
 
 
 def test_weights_are_exact_after_each_update(engine: "VLLMEngine", folder: str) -> None:

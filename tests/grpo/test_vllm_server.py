@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -166,29 +165,6 @@ def test_two_ranks_train_with_a_server(server: Server, tmp_path: Path, lag: int)
     assert no_sandboxes(run)
 
 
-@needs_vllm
-def test_sigterm_leaves_no_sandbox_and_a_server_that_answers(
-    server: Server, tmp_path: Path
-) -> None:
-    run = tmp_path / f"run-{secrets.token_hex(4)}"
-    more = [
-        *("run.steps=1000", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
-        "buffer.lag=1",
-    ]
-    with start(settings(server.folder, run, *more), tmp_path) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("step 2"):
-                process.terminate()
-                break
-        output = process.stdout.read()
-        assert process.wait(120) == 128 + signal.SIGTERM, output
-    assert no_sandboxes(run)
-    engine = connect(server)
-    assert ask(engine, REQUESTS[0])[0].ids
-    engine.close()
-
-
 def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,14 +178,6 @@ def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
         start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    given = Settings(kind="vllm_server", urls=(url,), patience=0.5)
-    with pytest.raises(EngineError, match=f"vLLM at {url} cannot be reached.*engine.urls"):
-        VLLMServers(given, model="m", vocabulary=8, stop=[1], run="run")
-
-
 def test_a_server_that_says_nothing_is_given_up_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -218,25 +186,3 @@ def test_a_server_that_says_nothing_is_given_up_at_the_deadline() -> None:
         with pytest.raises(EngineError, match=r"did not answer /v1/models within engine.timeout"):
             VLLMServers(given, model="m", vocabulary=8, stop=[1], run="run")
         assert time.monotonic() - begun < 5
-
-
-# Last: it ends the server.
-@needs_vllm
-def test_a_killed_server_ends_the_run_within_the_deadline(server: Server, tmp_path: Path) -> None:
-    run = tmp_path / f"run-{secrets.token_hex(4)}"
-    more = [
-        *("run.steps=1000", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
-        *("engine.timeout=20", "buffer.lag=1"),
-    ]
-    with start(settings(server.folder, run, *more), tmp_path) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("step 2"):
-                server.kill()
-                break
-        begun = time.monotonic()
-        output = process.stdout.read()
-        assert process.wait(60) == 125, output
-        assert time.monotonic() - begun < 40
-    assert f"EngineError: no vLLM server is left (vLLM at {server.url}" in output
-    assert no_sandboxes(run)

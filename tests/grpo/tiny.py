@@ -100,12 +100,12 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def settings(model: Path, rows: Path, run: Path, *more: str) -> list[str]:
-    """Of a run on the CPU, with the rows of a toy and local sandboxes."""
+def settings(toy: Path, run: Path, *more: str) -> list[str]:
+    """Of a run on the CPU, with the model and the rows of a toy and local sandboxes."""
     return [
         f"run.folder={run}",
-        f"model.name={model}",
-        f"data.train={rows}",
+        f"model.name={toy / 'model'}",
+        f"data.train={toy / 'train.jsonl'}",
         "run.threads=1",
         "engine.max_model_tokens=64",
         "rollout.max_completion_tokens=14",

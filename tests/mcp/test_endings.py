@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,20 +17,7 @@ from tests.process_list import processes
 
 _SECONDS = 120.0
 
-CLIENT = """
-import os, sys, anyio
-from mcp import ClientSession, StdioServerParameters, stdio_client
-
-async def main():
-    server = StdioServerParameters(command=sys.executable, args=sys.argv[1:], env=dict(os.environ))
-    async with stdio_client(server) as streams, ClientSession(*streams) as client:
-        await client.initialize()
-        await client.call_tool("exec", {"command": "true"})
-        print("ready", flush=True)
-        await client.call_tool("exec", {"command": "sleep 600", "timeout": 900})
-
-anyio.run(main)
-"""
+CLIENT = (Path(__file__).parent / "client.txt").read_text()
 
 
 def gone(tag: str, provider: str) -> bool:

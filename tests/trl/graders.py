@@ -1,10 +1,12 @@
-"""Graders for tests, in a module so that they can be pickled."""
+"""Graders for tests, in a module so that they can be pickled, and providers whose infrastructure fails."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sandboxkit import ProviderUnavailableError, SandboxError, Session
+from sandboxkit import ProviderUnavailableError, SandboxError, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.testing import FakeProvider
 
 
 class Length:
@@ -56,3 +58,30 @@ class Hangs:
 def whole(text: str) -> str | None:
     """The completion is the code."""
     return text or None
+
+
+class Refusing(FakeProvider):
+    """Counts the sandboxes that were asked for, and refuses those of which the number, from 0, is chosen."""
+
+    def __init__(
+        self,
+        refused: Callable[[int], bool] = lambda number: False,
+        error: type[Exception] = ProviderUnavailableError,
+    ) -> None:
+        super().__init__()
+        self.refuses, self.error, self.asked, self.refused = refused, error, 0, 0
+
+    async def create(self, spec: SandboxSpec) -> str:
+        number, self.asked = self.asked, self.asked + 1
+        if self.refuses(number):
+            self.refused += 1
+            raise self.error("no capacity today")
+        return await super().create(spec)
+
+
+class Hanging(FakeProvider):
+    """Starts sandboxes for ever."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")

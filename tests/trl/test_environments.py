@@ -1,7 +1,6 @@
 """Environments in TRL's own trainer, and by themselves."""
 
 import asyncio
-import json
 import math
 import threading
 from collections.abc import Mapping
@@ -21,144 +20,79 @@ from sandboxkit.integrations.trl import (
 )
 from sandboxkit.terminal import _managed
 from sandboxkit.testing import FakeProvider
-from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
-from tests.trl.tiny import Dying, expected_advantages, trainer
+from tests.trl.graders import Hanging, Refusing
+from tests.trl.scripted import TURNS, call, judge
+from tests.trl.tiny import Dying, expected_advantages, rates, rewards, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
-GRADED: dict[str, Any] = {"reward_funcs": [EnvironmentReward()], "config": LONG}
 
 
-def test_environments_give_the_tools_and_the_reward(tmp_path: Path) -> None:
+def test_environments_give_the_tools_and_the_reward_and_begin_each_rollout_afresh(
+    tmp_path: Path,
+) -> None:
+    turns = (call("bash", command="ls"), *TURNS)
     with SandboxEnvironments(judge, provider="local") as environments:
-        training = trainer(tmp_path, CHAT, environment_factory=environments, **GRADED)
-        script(training, *TURNS)
-        training.train()
-        assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
-        reply = json.dumps(training._logs["completion"][0])
-        assert "wrote 2 bytes to /workspace/answer" in reply
-        assert "edited /workspace/answer" in reply
-        assert "42" in reply
-        listed = environments.session.list().result()
-        mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
+        training = train(tmp_path, environments, turns, max_steps=2)
+        assert rewards(training) == [1.0] * 16
+        replies = [[turn["content"] for turn in each] for each in training._logs["completion"]]
+        for reply in replies:
+            assert reply[1] == "(no output)", "no rollout sees the answer of the one before"
+            assert "wrote 2 bytes to /workspace/answer" in reply[3]
+            assert "edited /workspace/answer" in reply[5]
+            assert "42" in reply[7]
+        mine = [info.id for info in listed() if session_of(info) == environments.session.id]
         assert len(mine) == 16, "one sandbox a rollout"
-    left = [i.id for i in mine if i.id in {info.id for info in _listed()}]
-    assert left == []
+    assert not {info.id for info in listed()} & set(mine)
 
 
-def _listed() -> list[Any]:
+def listed() -> list[Any]:
     return Sandbox.list(provider="local").result()
 
 
-def test_pooled_environments_begin_each_rollout_afresh(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider="local") as environments:
-        training = trainer(
-            tmp_path,
-            CHAT,
-            environment_factory=environments,
-            reward_funcs=[EnvironmentReward()],
-            config={**LONG, "max_steps": 2},
-        )
-        script(training, call("bash", command="ls; echo 42 > answer"), "done")
-        training.train()
-        observed = [output[1]["content"] for output in training._logs["completion"]]
-        assert observed == ["(no output)"] * 16, "no rollout sees the answer of the one before"
-        assert list(training._logs["rewards"]["environment_reward"]) == [1.0] * 16
+def session_of(info: Any) -> str | None:
+    return info.tags.get("sandboxkit.session")
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param("environment_factory", marks=pytest.mark.nightly), "rollout_func"]
-)
-def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path, mode: str) -> None:
+def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path) -> None:
     provider = Dying()
+    turns = (call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
     with SandboxEnvironments(judge, provider=provider) as environments:
-        factory = environments if mode == "environment_factory" else SandboxRollouts(environments)
         reward = EnvironmentReward(max_infra_failed_rate=0.9)
-        training = trainer(
-            tmp_path,
-            CHAT,
-            reward_funcs=[reward],
-            config={**LONG, "max_steps": 5},
-            **{mode: factory},
-        )
-        script(training, call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
-        training.train()
-    rewards = torch.tensor(list(training._logs["rewards"]["environment_reward"]))
+        training = train(tmp_path, SandboxRollouts(environments), turns, reward=reward, max_steps=5)
+    found = torch.tensor(rewards(training))
     advantages = torch.tensor(list(training._logs["advantages"]))
-    failed = rewards.isnan()
+    failed = found.isnan()
     assert failed.any()
     assert (advantages[failed] == 0).all()
-    torch.testing.assert_close(advantages, expected_advantages(rewards), atol=1e-5, rtol=1e-4)
-    rates = [entry["infra_failed_rate"] for entry in training.state.log_history[:5]]
-    assert sum(rates) / 5 == pytest.approx(len(provider.died) / 80)
-    assert rates[-1] == failed.float().mean()
-
-
-class Full(FakeProvider):
-    """Refuses every third sandbox, and whatever is tried again."""
-
-    def __init__(self, refused: int = 3) -> None:
-        super().__init__()
-        self._made, self._every = 0, refused
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self._made += 1
-        if self._made > 16 or self._made % self._every == 0:
-            raise ProviderUnavailableError("no capacity today", provider=self.name)
-        return await super().create(spec)
+    torch.testing.assert_close(advantages, expected_advantages(found), atol=1e-5, rtol=1e-4)
+    logged = rates(training, 5)
+    assert sum(logged) / 5 == pytest.approx(len(provider.died) / 80)
+    assert logged[-1] == failed.float().mean()
 
 
 def test_a_sandbox_that_cannot_be_made_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=Full()) as environments:
-        training = trainer(tmp_path, CHAT, environment_factory=environments, **GRADED)
-        script(training, call("bash", command="echo 42 > answer"), "done")
-        training.train()
-        rewards = list(training._logs["rewards"]["environment_reward"])
-        assert sum(math.isnan(value) for value in rewards) == 5
-        advantages = list(training._logs["advantages"])
-        assert advantages == [0.0] * 16, "all that were graded are equal"
-        logged = training.state.log_history[0]
-        assert logged["infra_failed_rate"] == pytest.approx(5 / 16)
-        assert logged["outcome/passed"] == pytest.approx(11 / 16)
-
-
-def test_a_whole_group_without_sandboxes_ends_the_training(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=Full(1)) as environments:
-        reward = EnvironmentReward(max_infra_failed_rate=1.0)
-        training = trainer(
-            tmp_path, CHAT, environment_factory=environments, reward_funcs=[reward], config=LONG
-        )
-        script(training, call("bash", command="true"), "done")
-        with pytest.raises(ProviderUnavailableError, match="16 of 16 samples that needed"):
-            training.train()
-
-
-def test_too_many_rollouts_without_sandboxes_end_the_training(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=Full()) as environments:
-        reward = EnvironmentReward(max_infra_failed_rate=0.3)
-        training = trainer(
-            tmp_path, CHAT, environment_factory=environments, reward_funcs=[reward], config=LONG
-        )
-        script(training, call("bash", command="true"), "done")
-        with pytest.raises(ProviderUnavailableError, match=r"5 of 16 samples.*no capacity"):
-            training.train()
+    """Every third is refused, and whatever is tried again."""
+    provider = Refusing(lambda number: number >= 16 or number % 3 == 2)
+    turns = (call("bash", command="echo 42 > answer"), "done")
+    with SandboxEnvironments(judge, provider=provider) as environments:
+        training = train(tmp_path, environments, turns)
+        assert sum(math.isnan(value) for value in rewards(training)) == 5
+        equal = list(training._logs["advantages"])
+        assert equal == [0.0] * 16, "all that were graded are equal"
+        assert rates(training, 1) == [pytest.approx(5 / 16)]
+        assert training.state.log_history[0]["outcome/passed"] == pytest.approx(11 / 16)
 
 
 def test_environments_may_tell_trl_their_reward_themselves(tmp_path: Path) -> None:
+    turns = (call("bash", command="echo 42 > answer"), "done")
     with SandboxEnvironments(judge, provider=FakeProvider(), get_reward=True) as environments:
-        training = trainer(tmp_path, CHAT, environment_factory=environments, config=LONG)
-        script(training, call("bash", command="echo 42 > answer"), "done")
-        training.train()
-        assert list(training._logs["rewards"]["RewardedSandboxEnvironment"]) == [1.0] * 16
+        training = train(tmp_path, environments, turns, reward=False)
+        assert rewards(training, "RewardedSandboxEnvironment") == [1.0] * 16
         with pytest.raises(ConfigurationError, match="count twice"):
             EnvironmentReward()(["p"], ["c"], environments=[environments()])
 
 
 def test_sandboxes_of_which_none_starts_end_the_batch() -> None:
-    class Hanging(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
     with SandboxEnvironments(judge, provider=Hanging(), start_timeout=0.1) as environments:
         rollouts = [environments(), environments()]
         for rollout in rollouts:
@@ -196,6 +130,8 @@ def test_an_answer_that_is_not_there_is_the_models_failure() -> None:
         rollout.write_file("/workspace/twice", "a a")
         assert "occurs 2 times" in rollout.edit("/workspace/twice", "a", "b")
         assert rollout.read_file("relative").startswith("error: ")
+        # Any tokenizer can read the answer.
+        assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
 
 def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure() -> None:
@@ -209,7 +145,9 @@ def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure(
             assert (verdict.attributable_to, reward) == ("infra", None)
 
 
-@pytest.mark.parametrize("odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"])
+@pytest.mark.parametrize(
+    "odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"]
+)
 def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
     with SandboxEnvironments(judge, provider="local") as environments:
         rollout = environments()
@@ -224,13 +162,6 @@ def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
         if not isinstance(odd, str):
             assert rollout.write_file("/workspace/f", odd).startswith("error: ")
         assert rollout.bash("printf '%s' fine") == "fine"
-
-
-def test_a_name_that_is_no_unicode_can_be_told_to_any_tokenizer() -> None:
-    with SandboxEnvironments(judge, provider="local") as environments:
-        rollout = environments()
-        rollout.reset(want="42")
-        assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
 
 def shown(rollout: Any, word: str, command: str, **options: Any) -> str:

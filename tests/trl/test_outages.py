@@ -14,25 +14,11 @@ from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxReward
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import Diagnosis, SandboxSpec
-from tests.trl.graders import Broken, Sometimes, whole
+from sandboxkit.types import Diagnosis
+from tests.trl.graders import Broken, Refusing, Sometimes, whole
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rl_training" / "trl_grpo.py"
 ANSWER = "<answer>def add(a, b): return a + b</answer>"
-
-
-class Away(FakeProvider):
-    """Makes a number of sandboxes, and from then on none."""
-
-    def __init__(self, before: int = 0, error: type[Exception] = ProviderUnavailableError) -> None:
-        super().__init__()
-        self.left, self.error = before, error
-
-    async def create(self, spec: SandboxSpec) -> str:
-        if self.left == 0:
-            raise self.error("no daemon")
-        self.left -= 1
-        return await super().create(spec)
 
 
 class Unfit(FakeProvider):
@@ -52,6 +38,11 @@ def test_environments_say_that_a_backend_cannot_work_before_the_first_batch() ->
         pytest.raises(ProviderUnavailableError, match=r"no daemon\. start one"),
     ):
         environments()
+
+
+def away(before: int = 0, error: type[Exception] = ProviderUnavailableError) -> Refusing:
+    """A provider that makes a number of sandboxes, and from then on none."""
+    return Refusing(lambda number: number >= before, error)
 
 
 class Trusted:
@@ -84,37 +75,67 @@ def code(text: str) -> str | None:
 
 
 def score(
-    subject: SandboxReward, texts: Sequence[str], prompts: Sequence[str] = (), **columns: Any
-) -> list[float | None]:
-    """The rewards of completions, each of a prompt of its own unless these are given."""
+    grader: Any, texts: Sequence[str], prompts: Sequence[str] = (), **options: Any
+) -> tuple[list[float | None], dict[str, float]]:
+    """The rewards of completions, each of a prompt of its own unless these are given, and the metrics."""
+    metrics: dict[str, float] = {}
+    given = {"provider": FakeProvider(), "extract": code, **options}
+    subject = SandboxReward(grader, **given)
     try:
-        return subject(prompts or [str(number) for number in range(len(texts))], texts, **columns)
+        asked = prompts or [str(number) for number in range(len(texts))]
+        bad = ["bad"] * len(texts)
+        return subject(asked, texts, word=bad, log_metric=metrics.__setitem__), metrics
     finally:
         subject.close()
 
 
-def reward(grader: Any, **options: Any) -> SandboxReward:
-    return SandboxReward(grader, **{"provider": FakeProvider(), "extract": code, **options})
+@pytest.mark.parametrize(
+    ("texts", "options", "columns", "said"),
+    [
+        (
+            ["prose", "more prose", ANSWER, ANSWER + "\n"],
+            {"extract": None},
+            {"test_list": [["assert add(2, 3) == 5"]] * 4},
+            r"2 of 2 .* of 4 .*no capacity",
+        ),
+        (
+            ["sorted", "sorted(1)", "def f(x): return x"],
+            {"extract": whole},
+            {"test_list": [["assert f(1) == 1"]] * 3, "banned_patterns": [["sorted"]] * 3},
+            r"1 of 1 .* of 3 .*no capacity",
+        ),
+    ],
+    ids=["prose", "banned names"],
+)
+def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon(
+    texts: list[str], options: dict[str, Any], columns: dict[str, Any], said: str
+) -> None:
+    given = {name: value for name, value in options.items() if value}
+    subject = SandboxReward(HostCompare(), provider=away(1), **given)
+    try:
+        with pytest.raises(ProviderUnavailableError, match=said):
+            subject([str(number) for number in range(len(texts))], texts, **columns)
+    finally:
+        subject.close()
 
 
 def test_a_batch_of_which_half_holds_no_code_does_not_hide_a_dead_daemon() -> None:
-    subject = SandboxReward(HostCompare(), provider=Away(before=1))
+    subject = SandboxReward(HostCompare(), provider=away(1))
     texts = ["prose", "more prose", ANSWER, ANSWER + "\n"]
-    with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no daemon"):
+    with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no capacity"):
         score(subject, texts, test_list=[["assert add(2, 3) == 5"]] * 4)
 
 
 def test_a_banned_name_says_nothing_of_the_daemon() -> None:
-    subject = SandboxReward(HostCompare(), provider=Away(before=1), extract=whole)
+    subject = SandboxReward(HostCompare(), provider=away(1), extract=whole)
     texts = ["sorted", "sorted(1)", "def f(x): return x"]
     tests, banned = [["assert f(1) == 1"]] * 3, [["sorted"]] * 3
-    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .* of 3 .*no daemon"):
+    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .* of 3 .*no capacity"):
         score(subject, texts, test_list=tests, banned_patterns=banned)
 
 
 def test_all_equal_completions_needed_a_sandbox() -> None:
-    metrics: dict[str, float] = {}
-    rewards = score(reward(Sometimes(1)), ["ab"] * 9, log_metric=metrics.__setitem__)
+    rewards, metrics = score(Sometimes(1), ["ab"] * 9)
     assert rewards.count(None) == 1
     assert metrics["infra_failed_rate"] == pytest.approx(1 / 9)
 
@@ -122,67 +143,52 @@ def test_all_equal_completions_needed_a_sandbox() -> None:
 @pytest.mark.parametrize(
     ("limit", "bad", "stops"),
     [
-        (0.0, 0, False),
-        (0.0, 1, True),
-        (0.3, 2, False),
-        (0.3, 3, True),
-        (1.0, 9, False),
-        (1.0, 10, True),
+        *((0.0, 0, False), (0.0, 1, True), (0.3, 2, False)),
+        *((0.3, 3, True), (1.0, 9, False), (1.0, 10, True)),
     ],
 )
 def test_the_limit_is_the_share_that_stops(limit: float, bad: int, stops: bool) -> None:
-    subject = reward(Broken(), max_infra_failed_rate=limit)
     texts = [f"{'bad' if number < bad else 'good'} {number}" for number in range(10)]
     if stops:
         with pytest.raises(ProviderUnavailableError, match=f"={limit:g}; the first: no capacity"):
-            score(subject, texts, word=["bad"] * 10)
+            score(Broken(), texts, max_infra_failed_rate=limit)
     else:
-        assert score(subject, texts, word=["bad"] * 10).count(None) == bad
+        assert score(Broken(), texts, max_infra_failed_rate=limit)[0].count(None) == bad
 
 
 def test_a_batch_without_code_is_no_outage() -> None:
-    metrics: dict[str, float] = {}
-    subject = reward(Broken(), max_infra_failed_rate=0.0)
-    assert score(subject, ["prose"] * 3, log_metric=metrics.__setitem__) == [0.0] * 3
+    rewards, metrics = score(Broken(), ["prose"] * 3, max_infra_failed_rate=0.0)
+    assert rewards == [0.0] * 3
     assert metrics["infra_failed_rate"] == 0
     assert "trust/shared" not in metrics
 
 
 def test_a_prompt_of_which_all_that_needed_a_sandbox_failed_is_not_passed_over() -> None:
-    subject = reward(Broken(), max_infra_failed_rate=1.0)
     texts = ["prose", "bad 1", "bad 2", "good"]
     with pytest.raises(ProviderUnavailableError, match="all 2 completions of the prompt 'p'"):
-        score(subject, texts, ["p", "p", "p", "q"], word=["bad"] * 4)
+        score(Broken(), texts, ["p", "p", "p", "q"], max_infra_failed_rate=1.0)
 
 
 def test_a_provider_that_cannot_work_says_so_before_it_is_needed() -> None:
-    provider = Away()
+    provider = away()
     subject = SandboxReward(Broken(), provider=provider)
     for _ in range(2):
-        with pytest.raises(ProviderUnavailableError, match="no daemon"):
-            score(subject, ["prose"])
-    provider.left = 1
-    assert score(subject, ["prose"]) == [0.0]
-
-
-def test_only_the_first_call_starts_a_sandbox_to_see_whether_one_does() -> None:
-    provider = Away(before=1)
-    subject = reward(Trusted(), provider=provider)
-    try:
-        assert [subject(["p"], ["ab"]) for _ in range(3)] == [[1.0]] * 3
-        assert provider.left == 0
-    finally:
-        subject.close()
+        with pytest.raises(ProviderUnavailableError, match="no capacity"):
+            subject(["p"], ["prose"])
+    provider.refuses = lambda number: False
+    asked = provider.asked
+    assert [subject(["p"], ["prose"]) for _ in range(3)] == [[0.0]] * 3
+    subject.close()
+    assert provider.asked == asked + 1, "only the first call starts one to see whether it does"
 
 
 def test_a_provider_that_is_full_works() -> None:
-    assert score(reward(Trusted(), provider=Away(error=CapacityError)), ["ab"]) == [1.0]
+    assert score(Trusted(), ["ab"], provider=away(error=CapacityError))[0] == [1.0]
 
 
 def test_the_share_of_verdicts_of_which_the_trust_is_shared_is_logged() -> None:
-    metrics: dict[str, float] = {}
     texts = ["prose", "shared", "isolated 1", "isolated 2", "isolated 3", "isolated 3", "infra"]
-    score(reward(Trusted()), texts, log_metric=metrics.__setitem__)
+    _, metrics = score(Trusted(), texts)
     assert metrics["trust/shared"] == pytest.approx(1 / 5)
     assert metrics["infra_failed_rate"] == pytest.approx(1 / 6)
 

@@ -16,8 +16,8 @@ from sandboxkit.integrations.trl import (
 )
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Length, whole
-from tests.trl.scripted import CHAT, LONG, TURNS, call, judge, script
-from tests.trl.tiny import trainer
+from tests.trl.scripted import TURNS, call, judge
+from tests.trl.tiny import rates, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
@@ -29,15 +29,18 @@ def kept(folder: Path, step: int) -> list[dict[str, Any]]:
 def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with SandboxEnvironments(judge, provider="local") as environments:
-        training = trainer(
+        training = train(
             tmp_path,
-            CHAT,
-            rollout_func=SandboxRollouts(environments),
-            reward_funcs=[EnvironmentReward(records=folder)],
-            config={**LONG, "max_steps": 2, "per_device_train_batch_size": 8},
+            SandboxRollouts(environments),
+            TURNS,
+            reward=EnvironmentReward(records=folder),
+            max_steps=2,
+            per_device_train_batch_size=8,
         )
-        script(training, *TURNS)
-        training.train()
+        assert rates(training, 2) == [0.0] * 2
+        listed = environments.session.list().result()
+        mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
+        assert len(mine) == 8, "one sandbox a rollout"
     assert records.steps(folder) == [1, 2]
     assert [row["member"] for row in kept(folder, 2)] == list(range(8))
     row = kept(folder, 1)[3]
@@ -46,11 +49,8 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
     assert sum(turn["tokens"] for turn in row["turns"]) == (
         row["tokens"]["policy"] + row["tokens"]["tools"]
     )
-    assert [(each["turn"], each["error"]) for each in row["calls"]] == [
-        (0, False),
-        (2, False),
-        (4, False),
-    ]
+    calls = [(each["turn"], each["error"]) for each in row["calls"]]
+    assert calls == [(0, False), (2, False), (4, False)]
     assert row["calls"][2]["answer"] == "42\n"
     assert min(row["seconds"][part] for part in ("sampling", "start", "tools", "grading")) > 0
     logged = training.state.log_history[0]
@@ -66,15 +66,8 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
 
 def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        training = trainer(
-            tmp_path,
-            CHAT,
-            environment_factory=environments,
-            reward_funcs=[EnvironmentReward(records=tmp_path)],
-            config=LONG,
-        )
-        script(training, call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
-        training.train()
+        turns = (call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
+        train(tmp_path, environments, turns, reward=EnvironmentReward(records=tmp_path))
     row = kept(tmp_path, 1)[0]
     assert row["reward"] == 1.0
     assert [each["turn"] for each in row["calls"]] == [0, 2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,69 +14,69 @@ from sandboxkit.integrations.trl import CombinedReward, SandboxReward
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Hangs, Length, Sometimes, whole
 
+Make = Callable[..., SandboxReward]
+SLEEPS = "import time\ndef f(x): time.sleep(600)"
+ADD = "def add(a, b): return a + b"
 
-def reward(grader: Any, **options: Any) -> SandboxReward:
-    return SandboxReward(grader, provider=FakeProvider(), extract=whole, **options)
+
+@pytest.fixture
+def reward() -> Iterator[Make]:
+    """Make rewards with a fake provider, which are closed after the test."""
+    made: list[SandboxReward] = []
+
+    def make(grader: Any, **options: Any) -> SandboxReward:
+        given = {"provider": FakeProvider(), "extract": whole, **options}
+        made.append(SandboxReward(grader, **given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
-def test_a_batch_is_graded_in_order_and_duplicates_once() -> None:
+def test_a_batch_is_graded_in_order_and_duplicates_once(reward: Make) -> None:
     grader = Length()
-    subject = reward(grader)
-    try:
-        texts = ["ab", "abc", "ab", "abcd"]
-        assert subject(["p"] * 4, texts) == [1.0, 0.0, 1.0, 1.0]
-        assert sorted(grader.graded) == ["ab", "abc", "abcd"]
-    finally:
-        subject.close()
+    texts = ["ab", "abc", "ab", "abcd"]
+    assert reward(grader)(["p"] * 4, texts) == [1.0, 0.0, 1.0, 1.0]
+    assert sorted(grader.graded) == ["ab", "abc", "abcd"]
+    assert asyncio.run(reward(grader).score(["p"] * 2, ["ab", "abc"])) == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("failures", [0, 2, 4])
-def test_a_failure_is_of_one_of_equal_completions_and_not_of_all(failures: int) -> None:
+def test_a_failure_is_of_one_of_equal_completions_and_not_of_all(
+    reward: Make, failures: int
+) -> None:
     grader = Sometimes(failures)
-    subject = reward(grader, max_infra_failed_rate=1.0)
-    found = subject(["p"] * 5, ["ab"] * 5)
+    found = reward(grader, max_infra_failed_rate=1.0)(["p"] * 5, ["ab"] * 5)
     assert found == [None] * failures + [1.0] * (5 - failures)
     assert grader.asked == failures + 1
 
 
-def test_equal_code_for_different_tasks_is_graded_twice() -> None:
+def test_equal_code_for_different_tasks_is_graded_twice(reward: Make) -> None:
     subject = reward(Broken(), max_infra_failed_rate=1.0)
     found = subject(["p", "q", "r"], ["ab", "ab", "ab"], word=["a", "x", "y"])
     assert found == [None, 1.0, 1.0]
 
 
-def test_conversational_completions_are_read_and_the_host_compares() -> None:
+def test_conversational_completions_are_read_and_banned_names_cost_the_reward() -> None:
+    answer = f"<answer>{ADD}</answer>"
+    texts = [answer, answer.replace("+", "-"), "no idea", answer.replace("a + b", "sum((a, b))")]
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    columns = {
+        "test_list": [["assert add(2, 3) == 5"]] * 4,
+        "banned_patterns": [[], [], [], ["sum"]],
+    }
     subject = SandboxReward(HostCompare(), provider="local")
     try:
-        answer = "<answer>def add(a, b): return a + b</answer>"
-        completions = [
-            [{"role": "assistant", "content": answer}],
-            [{"role": "assistant", "content": answer.replace("+", "-")}],
-            [{"role": "assistant", "content": "no idea"}],
-        ]
-        tests = [["assert add(2, 3) == 5"]] * 3
-        assert subject(["p"] * 3, completions, test_list=tests) == [1.0, 0.0, 0.0]
+        assert subject(["p"] * 4, completions, **columns) == [1.0, 0.0, 0.0, 0.0]
     finally:
         subject.close()
 
 
-def test_banned_names_cost_the_reward() -> None:
-    subject = SandboxReward(HostCompare(), provider="local", extract=whole)
-    try:
-        code = "def f(x): return sorted(x)"
-        tests = [["assert f([2, 1]) == [1, 2]"]] * 2
-        banned = [["sorted"], []]
-        found = subject(["p"] * 2, [code] * 2, banned_patterns=banned, test_list=tests)
-        assert found == [0.0, 1.0]
-    finally:
-        subject.close()
-
-
-def test_what_happened_is_logged() -> None:
-    subject = reward(Broken())
+def test_what_happened_is_logged(reward: Make) -> None:
     metrics: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
-    subject(
+    reward(Broken())(
         ["p"] * 4,
         ["good", "bad", "fine", "fair"],
         word=["bad"] * 4,
@@ -90,81 +91,41 @@ def test_what_happened_is_logged() -> None:
     assert columns["detail"][1] == "no capacity"
 
 
-def test_a_coroutine_gives_the_same_result() -> None:
-    subject = reward(Length())
-    try:
-        assert asyncio.run(subject.score(["p"] * 2, ["ab", "abc"])) == [1.0, 0.0]
-    finally:
-        subject.close()
-
-
-def test_a_prompt_that_failed_whole_is_not_passed_over() -> None:
-    subject = reward(Broken(), max_infra_failed_rate=1.0)
-    with pytest.raises(ProviderUnavailableError, match="all 2 completions of the prompt 'p'"):
-        subject(["p", "p", "q"], ["bad 1", "bad 2", "good"], word=["bad"] * 3)
-
-
-def test_too_many_failures_are_not_passed_over() -> None:
-    subject = reward(Broken(), max_infra_failed_rate=0.3)
-    with pytest.raises(ProviderUnavailableError, match=r"1 of 2 samples .*=0.3.*no capacity"):
-        subject(["p", "q"], ["bad", "good"], word=["bad"] * 2)
-
-
-def test_a_grader_that_hangs_is_given_up() -> None:
-    subject = reward(Hangs(), deadline=0.5)
-    try:
-        with pytest.raises(ProviderUnavailableError, match=r"not graded within deadline=0.5 s"):
-            subject(["p"], ["ab"])
-    finally:
-        subject.close()
-
-
-SLEEPS = "import time\ndef f(x): time.sleep(600)"
+def test_a_grader_that_hangs_is_given_up(reward: Make) -> None:
+    with pytest.raises(ProviderUnavailableError, match=r"not graded within deadline=0.5 s"):
+        reward(Hangs(), deadline=0.5)(["p"], ["ab"])
 
 
 @pytest.mark.timeout(200)
-def test_the_longest_time_of_a_batch_is_logged_before_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_longest_time_of_a_batch_is_logged_before_it(
+    reward: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     limits = Limits(timeout=1, wall=4)
     with caplog.at_level("INFO", logger="sandboxkit.integrations._training"):
-        function = SandboxReward(HostCompare(limits), provider="local", pool=2)
-        try:
-            rewards = function(
-                [""] * 4, ["```python\nf = abs\n```"] * 4, test_list=[["assert f(-1) == 1"]] * 4
-            )
-        finally:
-            function.close()
-    assert rewards == [1.0] * 4
+        subject = reward(HostCompare(limits), provider="local", pool=2)
+        tests = [["assert add(1, 1) == 2"]] * 4
+        assert subject([""] * 4, [ADD] * 4, test_list=tests) == [1.0] * 4
     longest = f"{limits.longest_batch(4, 2):.0f} s"
     assert [each.message for each in caplog.records if longest in each.message]
 
 
-def test_sleeping_completions_mask_none_behind_them() -> None:
-    limits = Limits(timeout=1.5, wall=1.5)
-    subject = SandboxReward(
-        HostCompare(limits), provider="local", pool=2, extract=whole, deadline=9
-    )
+def test_sleeping_completions_mask_none_behind_them(reward: Make) -> None:
+    grader = HostCompare(Limits(timeout=1.5, wall=1.5))
+    subject = reward(grader, provider="local", pool=2, deadline=9)
     texts = [f"{SLEEPS} # {number}" for number in range(16)] + ["def f(x): return x + 1"] * 4
-    try:
-        found = subject(
-            [str(number) for number in range(20)],
-            texts,
-            entry_point=["f"] * 20,
-            cases=[[{"args": [1], "expected": 2}]] * 20,
-        )
-    finally:
-        subject.close()
+    prompts, cases = [str(number) for number in range(20)], [[{"args": [1], "expected": 2}]] * 20
+    found = subject(prompts, texts, entry_point=["f"] * 20, cases=cases)
     assert found == [0.0] * 16 + [1.0] * 4
 
 
 @pytest.mark.timeout(200)
-def test_a_completion_that_sleeps_in_each_of_many_cases_does_not_excuse_itself() -> None:
+def test_a_completion_that_sleeps_in_each_of_many_cases_does_not_excuse_itself(
+    reward: Make,
+) -> None:
     grader = HostCompare(Limits(timeout=0.6, wall=0.6), partial=True)
-    subject = SandboxReward(grader, provider="local", pool=1, extract=whole, deadline=6)
+    subject = reward(grader, provider="local", pool=1, deadline=6)
     cases = [{"args": [number], "expected": number + 1} for number in range(16)]
-    try:
-        assert subject(["p"], [SLEEPS], entry_point=["f"], cases=[cases]) == [0.0]
-    finally:
-        subject.close()
+    assert subject(["p"], [SLEEPS], entry_point=["f"], cases=[cases]) == [0.0]
 
 
 def test_the_graders_runs_end_before_the_deadline_of_a_sample() -> None:
@@ -174,7 +135,7 @@ def test_the_graders_runs_end_before_the_deadline_of_a_sample() -> None:
     assert grader.limits.deadline == 900.0
 
 
-def test_the_reward_can_be_pickled_and_named() -> None:
+def test_the_reward_can_be_pickled_and_named_or_its_unpicklable_part_is_named() -> None:
     subject = SandboxReward(Length(), provider="local", extract=whole, name="mbpp")
     copy = pickle.loads(pickle.dumps(subject))
     assert copy.__name__ == "mbpp"
@@ -182,18 +143,21 @@ def test_the_reward_can_be_pickled_and_named() -> None:
         assert copy(["p"], ["ab"]) == [1.0]
     finally:
         copy.close()
-
-
-def test_an_unpicklable_part_is_named() -> None:
-    subject = SandboxReward(Length(), extract=lambda text: text)
     with pytest.raises(ConfigurationError, match="because of its extract <function"):
-        pickle.dumps(subject)
+        pickle.dumps(SandboxReward(Length(), extract=lambda text: text))
 
 
-@pytest.mark.parametrize("options", [{"deadline": 0.0}, {"max_infra_failed_rate": 2.0}])
-def test_limits_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        SandboxReward(Length(), **options)  # type: ignore[arg-type] # parametrized
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deadline": 0.0}, "deadline"),
+        ({"max_infra_failed_rate": 2.0}, "max_infra_failed_rate"),
+        ({"check_tasks": "no"}, "check_tasks='no': give one of warn, raise, off"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        SandboxReward(Length(), **options)
 
 
 def short(completions: list[str], **_: Any) -> list[float]:
@@ -211,39 +175,27 @@ def test_combined_rewards_are_weighted_and_none_if_any_is() -> None:
     found = subject(["p"] * 2, ["abcd", "wxyz"], log_metric=metrics.__setitem__)
     assert found == [2.0 / 4 + 0.5, None]
     assert metrics == {"reward/short": 0.25, "reward/absent": 1.0}
-
-
-def test_combined_rewards_of_another_number_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="1 reward functions and 2 weights"):
         CombinedReward([short], weights=[1.0, 2.0])
     with pytest.raises(ConfigurationError, match="returned 1 rewards for 2 completions"):
         CombinedReward([lambda **_: [1.0]])(["p"] * 2, ["a", "b"])
 
 
-ADD = "def add(a, b): return a + b"
-
-
-def checked(caplog: pytest.LogCaptureFixture, **options: Any) -> list[str]:
-    """What is logged of the tasks for two batches, of which the second task refuses its reference."""
-    caplog.clear()
-    subject = SandboxReward(HostCompare(), provider="local", extract=whole, **options)
-    lines = [["assert add(1, 2) == 3", "assert add(4, 4) == 8"], ["assert add(1, 2) == 4"]]
-    try:
+def test_tasks_with_a_reference_are_checked_before_the_first_batch(
+    reward: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def checked(**options: Any) -> list[str]:
+        """What is logged of the tasks for two batches, of which the second task refuses its reference."""
+        caplog.clear()
+        subject = reward(HostCompare(), provider="local", **options)
+        lines = [["assert add(1, 2) == 3", "assert add(4, 4) == 8"], ["assert add(1, 2) == 4"]]
         for _ in range(2):
             found = subject(["p", "q"], [ADD] * 2, test_list=lines, code=[ADD] * 2)
             assert found == [1.0, 0.0]
-    finally:
-        subject.close()
-    return [each.message for each in caplog.records if "tasks checked" in each.message]
+        return [each.message for each in caplog.records if "tasks checked" in each.message]
 
-
-def test_tasks_with_a_reference_are_checked_before_the_first_batch(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (line,) = checked(caplog)
+    (line,) = checked()
     assert "2 tasks: 1 fine, 1 refused; task 2 is refused: failed: add(1, 2)" in line
-    assert checked(caplog, check_tasks="off") == []
+    assert checked(check_tasks="off") == []
     with pytest.raises(ConfigurationError, match="task 2 is refused"):
-        checked(caplog, check_tasks="raise")
-    with pytest.raises(ConfigurationError, match="check_tasks='no': give one of warn, raise, off"):
-        SandboxReward(HostCompare(), check_tasks="no")  # type: ignore[arg-type] # the mistake
+        checked(check_tasks="raise")

@@ -1,18 +1,17 @@
 """SWE tasks as environments, in TRL's own trainer and by direct calls."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, SandboxSpec
+from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
-from sandboxkit.testing import FakeProvider
-from tests.trl.scripted import LONG, call, script
-from tests.trl.tiny import trainer
+from tests.trl.graders import Hanging
+from tests.trl.scripted import call
+from tests.trl.tiny import rates, rewards, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 TURNS = (
@@ -56,18 +55,10 @@ def graded(*rollouts: Any) -> list[float | None]:
 @pytest.mark.parametrize("mode", ["environment_factory", "rollout_func"])
 def test_a_trainer_works_on_tasks(environments: SweEnvironments, tmp_path: Path, mode: str) -> None:
     factory = environments if mode == "environment_factory" else SandboxRollouts(environments)
-    training = trainer(
-        tmp_path,
-        environments.rows() * 8,
-        reward_funcs=[EnvironmentReward()],
-        config={**LONG, "max_completion_length": 3000},
-        **{mode: factory},
-    )
-    script(training, *TURNS)
-    training.train()
+    training = train(tmp_path, factory, TURNS, environments.rows() * 8, max_completion_length=3000)
     # One call is an error: there are no tests where the agent works.
-    assert list(training._logs["rewards"]["environment_reward"]) == [0.75] * 16
-    assert training.state.log_history[0]["infra_failed_rate"] == 0.0
+    assert rewards(training) == [0.75] * 16
+    assert rates(training, 1) == [0.0]
     assert (environments.metrics.submitted, environments.metrics.passed) == (16, 16)
     output = str(training._logs["completion"][0])
     assert "created /workspace/answer" in output
@@ -93,11 +84,6 @@ def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None
 
 
 def test_sandboxes_of_which_none_starts_end_the_batch(tasks: dict[str, Task]) -> None:
-    class Hanging(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
     config = SweConfig(start_timeout=0.1, setup_retries=0)
     with SweEnvironments(tasks, config, provider=Hanging()) as environments:
         rollout, idle = environments(), environments()

@@ -1,6 +1,5 @@
 """Functions for `tools=` in TRL's own trainer, and by themselves."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ from sandboxkit import (
     ConfigurationError,
     ProviderUnavailableError,
     Sandbox,
-    SandboxSpec,
     SandboxStartError,
 )
 from sandboxkit.integrations.trl import SandboxReward, SandboxTools
 from sandboxkit.testing import FakeProvider
-from tests.trl.graders import Length, whole
+from tests.trl.graders import Hanging, Length, Refusing, whole
 from tests.trl.scripted import CHAT, LONG, call, script
 from tests.trl.tiny import trainer
 
@@ -74,27 +72,13 @@ def test_a_long_answer_loses_its_middle_and_a_long_program_is_killed() -> None:
 
 
 def test_a_failure_is_tried_again_and_then_raised() -> None:
-    class Failing(FakeProvider):
-        tries = 0
-
-        async def create(self, spec: SandboxSpec) -> str:
-            self.tries += 1
-            if self.tries in (1, 2, 4, 5, 6):
-                raise ProviderUnavailableError("no answer", provider=self.name)
-            return await super().create(spec)
-
-    with SandboxTools(provider=Failing()) as tools:
+    with SandboxTools(provider=Refusing(lambda number: number != 2)) as tools:
         assert tools.bash("echo here") == "here\n"
-        with pytest.raises(ProviderUnavailableError, match="no answer"):
+        with pytest.raises(ProviderUnavailableError, match="no capacity"):
             tools.bash("echo here")
 
 
 def test_a_sandbox_that_never_starts_is_given_up() -> None:
-    class Hanging(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
     with (
         SandboxTools(provider=Hanging(), timeout=0.1, start_timeout=0.1) as tools,
         pytest.raises(SandboxStartError, match="no sandbox"),

@@ -1,7 +1,8 @@
-"""A model and a tokenizer small enough for a test, and providers whose infrastructure fails."""
+"""A model and a tokenizer small enough for a test, and whole trainings with TRL's trainer."""
 
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from sandboxkit import ProviderUnavailableError, SandboxSpec, SandboxTerminatedError
+from sandboxkit import SandboxSpec, SandboxTerminatedError
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit
+from tests.trl.scripted import CHAT, LONG, script
 
 SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
 SPECIAL += ["<tool_response>", "</tool_response>", "<think>", "</think>"]
@@ -83,19 +86,33 @@ def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTra
     )
 
 
-class Unreliable(FakeProvider):
-    """Three sandboxes of ten cannot be made."""
+def train(
+    folder: Path,
+    environments: Any,
+    turns: Sequence[str],
+    rows: list[dict[str, Any]] = CHAT,
+    reward: Any = None,
+    **config: Any,
+) -> GRPOTrainer:
+    """Train with environments or rollouts, while each rollout says these turns; returns the trainer."""
+    mode = "rollout_func" if isinstance(environments, SandboxRollouts) else "environment_factory"
+    functions = [EnvironmentReward()] if reward is None else [reward] if reward else None
+    options = {"reward_funcs": functions, mode: environments, "config": {**LONG, **config}}
+    training = trainer(folder, rows, **{k: v for k, v in options.items() if v is not None})
+    if turns:
+        script(training, *turns)
+    training.train()
+    return training
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._numbers = itertools.count()
-        self.refused = 0
 
-    async def create(self, spec: SandboxSpec) -> str:
-        if next(self._numbers) % 10 in (2, 5, 8):
-            self.refused += 1
-            raise ProviderUnavailableError("no capacity today", provider=self.name)
-        return await super().create(spec)
+def rewards(training: GRPOTrainer, name: str = "environment_reward") -> list[float]:
+    """The rewards of the last step."""
+    return list(training._logs["rewards"][name])
+
+
+def rates(training: GRPOTrainer, steps: int) -> list[float]:
+    """The share of failures that each step logged."""
+    return [entry["infra_failed_rate"] for entry in training.state.log_history[:steps]]
 
 
 class Dying(FakeProvider):

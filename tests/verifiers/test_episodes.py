@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,17 +20,7 @@ vf = framework("verifiers.v1")
 from sandboxkit.integrations.verifiers import SandboxkitRuntime, boxed  # noqa: E402
 
 SOLUTION = "print(open('data/number').read())"
-PROBE = """
-import json, socket, sys
-open_ports = []
-for port in map(int, sys.argv[1:]):
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-        open_ports.append(port)
-    except OSError:
-        pass
-print(json.dumps(open_ports))
-"""
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 
 
 pytestmark = pytest.mark.anyio
@@ -140,7 +131,7 @@ async def test_a_box_keeps_the_contract_of_a_runtime(model: str) -> None:
         port = model.rpartition(":")[2].removesuffix("/v1")
         inside = box.host_url(model).rpartition(":")[2].removesuffix("/v1")
         assert box.host_url("https://example.org/v1") == "https://example.org/v1"
-        probed = await box.run(["python3", "-c", PROBE, port, inside], {})
+        probed = await box.run(["python3", "-c", PROGRAMS["probe"], port, inside], {})
         assert json.loads(probed.stdout) == [int(inside)]
     with pytest.raises(vf.SandboxError, match="was stopped"):
         await box.run(["true"], {})
@@ -156,20 +147,6 @@ async def test_large_answers_come_through_on_many_connections() -> None:
         await writer.drain()
         writer.close()
 
-    program = """
-import socket, sys, threading
-big, failed = bytes(range(256)) * 20_000, []
-def talk():
-    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as line:
-        line.sendall(big)
-        with line.makefile("rb") as file:
-            if file.read(len(big)) != big:
-                failed.append(1)
-threads = [threading.Thread(target=talk) for _ in range(4)]
-for each in threads: each.start()
-for each in threads: each.join()
-sys.exit(len(failed))
-"""
     task = vf.Task(vf.TaskData(prompt="-", network_allow=[]))
     async with (
         await asyncio.start_server(answer, "127.0.0.1", 0) as server,
@@ -178,7 +155,7 @@ sys.exit(len(failed))
     ):
         port = server.sockets[0].getsockname()[1]
         inside = box.host_url(f"http://127.0.0.1:{port}").rpartition(":")[2]
-        done = await box.run(["python3", "-c", program, inside], {})
+        done = await box.run(["python3", "-c", PROGRAMS["talk"], inside], {})
         assert (done.exit_code, done.stderr) == (0, "")
 
 

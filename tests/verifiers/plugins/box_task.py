@@ -1,6 +1,8 @@
 """A taskset, a harness and the env that plays them in sandboxes, as a package of verifiers has them."""
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 import verifiers.v1 as vf
 
@@ -8,20 +10,7 @@ from sandboxkit.integrations.verifiers import SandboxkitEnv
 
 __all__ = ["BoxHarness", "BoxTaskset", "SandboxkitEnv"]
 
-AGENT = """
-import json, os, sys, urllib.request
-messages = [{"role": "user", "content": sys.argv[1]}]
-body = json.dumps({"model": "scripted", "messages": messages}).encode()
-request = urllib.request.Request(
-    os.environ["ENDPOINT"] + "/chat/completions",
-    body,
-    {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["SECRET"]},
-)
-with urllib.request.urlopen(request) as answer:
-    said = json.load(answer)["choices"][0]["message"]["content"]
-with open("answer.py", "w") as file:
-    file.write(said)
-"""
+AGENT = tomllib.loads((Path(__file__).parents[1] / "programs.toml").read_text())["agent"]
 
 
 class BoxTask(vf.Task):

@@ -1,0 +1,148 @@
+"""The option `mounts`: which folders, datasets and volumes it takes, everywhere that options are given."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxkit import (
+    ConfigurationError,
+    Dataset,
+    DatasetNotFoundError,
+    SandboxSpec,
+    Session,
+    Volume,
+    _spec,
+)
+from sandboxkit.provider import split_mounts
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local import _spec as local
+from sandboxkit.testing import FakeProvider
+
+REFUSED = tomllib.loads((Path(__file__).parent / "mounts.toml").read_text())["refused"]
+DIGEST = f"sha256:{'0' * 64}"
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "source").mkdir()
+    return Dataset(tmp_path / "source")
+
+
+def build(mounts: Any, **options: Any) -> SandboxSpec:
+    return _spec.build(SandboxSpec(), {"mounts": mounts, **options})
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case["points"]))
+def test_a_mount_that_would_hide_something_is_refused(
+    dataset: Dataset, case: dict[str, Any]
+) -> None:
+    mounts = dict.fromkeys(case["points"], dataset)
+    with pytest.raises(ConfigurationError, match=case["says"]):
+        build(mounts, workdir=case.get("workdir"))
+
+
+def test_a_working_directory_of_a_later_call_is_checked_against_the_sessions_mounts(
+    dataset: Dataset,
+) -> None:
+    with (
+        Session("local", mounts={"/data": dataset}) as session,
+        pytest.raises(ConfigurationError, match=r"mounts at '/data'.*use a folder such as"),
+    ):
+        session.sandbox(workdir="/data/work")
+
+
+@pytest.mark.parametrize("point", ["/data", "/data2", "/workspace/data", "/tmp/data", "/mnt/a/b"])
+def test_other_folders_are_mount_points(dataset: Dataset, point: str) -> None:
+    spec = build({point: dataset, "/datas": dataset})
+    assert spec.mounts == {point: dataset.digest, "/datas": dataset.digest}
+
+
+@pytest.mark.parametrize("value", ["folder", None, ["/data"], {"/data": "folder"}, {"/data": None}])
+def test_other_values_are_refused(value: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"mounts.*Dataset\('folder'\)"):
+        build(value)
+
+
+@pytest.mark.parametrize("point", ["/usr/share/data", "/usr", "/bin/data", "/etc/data", "/lib"])
+def test_local_refuses_mounts_in_folders_of_this_machine_unless_it_has_an_image(
+    dataset: Dataset, point: str
+) -> None:
+    spec = build({"/data": dataset, point: dataset})
+    with pytest.raises(ConfigurationError, match=f"mounts='{point}': .*such as '/data'"):
+        local.check(spec)
+    local.check(_spec.build(spec, {"image": "/srv/image"}))
+
+
+@pytest.mark.parametrize("make", [FakeProvider, LocalProvider])
+def test_no_mounts_are_always_accepted(make: Callable[[], Any]) -> None:
+    make().check(SandboxSpec(mounts={}))
+
+
+def test_the_options_of_adapters_name_datasets_by_their_digests(dataset: Dataset) -> None:
+    pytest.importorskip("yaml")
+    pytest.importorskip("agents.sandbox")
+    from sandboxkit.integrations.inspect import SandboxkitConfig
+    from sandboxkit.integrations.openai_agents import SandboxkitClientOptions
+
+    mounts = {"/data": dataset.digest}
+    config, options = SandboxkitConfig(mounts=mounts), SandboxkitClientOptions(mounts=mounts)
+    for given in (config, options):
+        assert _spec.build(SandboxSpec(), given.options()).mounts == mounts
+    assert SandboxkitClientOptions.model_validate_json(options.model_dump_json()) == options
+
+
+def test_an_invalid_digest_is_refused_at_once_and_an_unknown_one_at_the_start(
+    dataset: Dataset,
+) -> None:
+    with Session("local") as session:
+        with pytest.raises(ConfigurationError, match="mounts"):
+            session.sandbox(mounts={"/data": dataset.digest[:-1]})
+        sandbox = session.sandbox(mounts={"/data": DIGEST})
+        with pytest.raises(DatasetNotFoundError, match="is stored in"):
+            sandbox.start().result(30)
+
+
+@pytest.mark.parametrize("name", ["a", "pip-cache", "0", "a" * 32])
+def test_a_volume_has_a_name(name: str) -> None:
+    assert Volume(name).source == f"volume:{name}"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "-a", "a-", "A", "a_b", "a/b", "..", "a" * 33, "a\n", None, b"a"]
+)
+def test_another_name_of_a_volume_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Volume\(name=.*such as 'pip-cache'"):
+        Volume(name)
+
+
+@pytest.mark.parametrize("value", [Volume("pip"), "volume:pip"])
+def test_a_volume_may_be_given_as_text(value: Any) -> None:
+    spec = build({"/cache": value, "/data": DIGEST})
+    assert split_mounts(spec.mounts) == ({"/data": DIGEST}, {"/cache": "pip"})
+
+
+@pytest.mark.parametrize("value", ["volume:", "volume:A", "volume:a/../b", "pip", 1, None])
+def test_other_text_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"mounts\['/cache'\].*Volume\('name'\)"):
+        build({"/cache": value})
+
+
+def test_a_volume_is_refused_where_it_cannot_be() -> None:
+    with pytest.raises(ConfigurationError, match="mounts at '/tmp'"):
+        build({"/tmp": Volume("pip")})
+    with pytest.raises(ConfigurationError, match=r"reuse='reset'.*mounts=/cache.*next job"):
+        build({"/cache": Volume("pip")}, profile="strict", reuse="reset")
+    with pytest.raises(ConfigurationError, match=r"mounts=.*volume:pip"):
+        Session(FakeProvider(), mounts={"/cache": Volume("pip")})
+
+
+def test_a_pools_sandboxes_share_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    with Session("local", mounts={"/cache": Volume("pip")}, pool=2) as session:
+        for expected in ("1\n", "2\n", "3\n"):
+            script = "echo line >> /cache/file; wc -l < /cache/file"
+            assert session.run(["sh", "-c", script]).result(60).stdout == expected
