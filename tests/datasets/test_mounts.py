@@ -37,17 +37,13 @@ def build(mounts: Any, **options: Any) -> SandboxSpec:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: " ".join(case["points"]))
-def test_a_mount_that_would_hide_something_is_refused(
-    dataset: Dataset, case: dict[str, Any]
-) -> None:
+def test_a_mount_that_would_hide_one_is_refused(dataset: Dataset, case: dict[str, Any]) -> None:
     mounts = dict.fromkeys(case["points"], dataset)
     with pytest.raises(ConfigurationError, match=case["says"]):
         build(mounts, workdir=case.get("workdir"))
 
 
-def test_a_working_directory_of_a_later_call_is_checked_against_the_sessions_mounts(
-    dataset: Dataset,
-) -> None:
+def test_a_later_working_directory_is_checked_against_mounts(dataset: Dataset) -> None:
     with (
         Session("local", mounts={"/data": dataset}) as session,
         pytest.raises(ConfigurationError, match=r"mounts at '/data'.*use a folder such as"),
@@ -68,9 +64,7 @@ def test_other_values_are_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("point", ["/usr/share/data", "/usr", "/bin/data", "/etc/data", "/lib"])
-def test_local_refuses_mounts_in_folders_of_this_machine_unless_it_has_an_image(
-    dataset: Dataset, point: str
-) -> None:
+def test_local_without_image_refuses_this_machines_folders(dataset: Dataset, point: str) -> None:
     spec = build({"/data": dataset, point: dataset})
     with pytest.raises(ConfigurationError, match=f"mounts='{point}': .*such as '/data'"):
         local.check(spec)
@@ -95,9 +89,7 @@ def test_the_options_of_adapters_name_datasets_by_their_digests(dataset: Dataset
     assert SandboxkitClientOptions.model_validate_json(options.model_dump_json()) == options
 
 
-def test_an_invalid_digest_is_refused_at_once_and_an_unknown_one_at_the_start(
-    dataset: Dataset,
-) -> None:
+def test_an_invalid_digest_is_refused_at_once_an_unknown_at_the_start(dataset: Dataset) -> None:
     with Session("local") as session:
         with pytest.raises(ConfigurationError, match="mounts"):
             session.sandbox(mounts={"/data": dataset.digest[:-1]})

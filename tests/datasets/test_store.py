@@ -99,7 +99,7 @@ def test_names_modes_and_links_are_part_of_the_digest(source: Path, change: obje
     assert _snapshot.read(str(stored(after))) == after.digest
 
 
-def test_a_copy_of_a_folder_has_the_same_digest_and_is_stored_once(
+def test_a_copy_has_the_same_digest_and_is_stored_once(
     source: Path, tmp_path: Path, state: Path
 ) -> None:
     subprocess.run(["cp", "-r", source, tmp_path / "copy"], check=True)
@@ -127,9 +127,7 @@ def test_text_that_is_no_digest_is_refused(digest: str) -> None:
         Dataset(digest=digest)
 
 
-def test_a_path_that_is_no_folder_or_contains_the_store_is_refused(
-    source: Path, tmp_path: Path
-) -> None:
+def test_a_path_that_is_no_folder_or_has_the_store_is_refused(source: Path, tmp_path: Path) -> None:
     Dataset(source)
     for path, why in (
         (source / "missing", "missing' does not exist; give the path of a folder"),
@@ -158,7 +156,7 @@ def test_a_special_file_is_refused(source: Path) -> None:
             Dataset(source)
 
 
-def test_a_full_disk_is_an_error_with_the_remedy(
+def test_a_full_disk_has_a_remedy(
     source: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = _snapshot.read

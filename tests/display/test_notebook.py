@@ -1,13 +1,15 @@
 """A real notebook kernel: interrupting a cell kills its command, and values show themselves."""
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sandboxkit.display.page import CHARACTERS, LINES, Page, shortened
 
 pytest.importorskip("ipykernel")
 jupyter_client = pytest.importorskip("jupyter_client")
@@ -104,32 +106,15 @@ def test_a_time_limit_of_the_caller_leaves_the_command_running(book: Book) -> No
     assert book.value("process.kill(); process.result(60).returncode") == "137"
 
 
-class Tags(HTMLParser):
-    """The elements of some HTML, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: set[str] = set()
-        self.texts: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.elements.add(tag)
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
 def looked_at(cell: Cell) -> str:
     """The text of what a cell showed, which holds no element but those of a page."""
     assert cell.error is None, cell
     page = cell.shown["text/html"]
     assert len(page) < 20_000
     assert len(cell.shown["text/plain"]) < 2_000
-    parsed = Tags(page)
-    assert parsed.elements <= {"b", "div", "pre", "span", "table", "td", "th", "tr"}
-    return " ".join(parsed.texts)
+    elements = set(re.findall(r"<\s*([a-z]+)", page))
+    assert elements <= {"b", "div", "pre", "span", "table", "td", "th", "tr"}
+    return html.unescape(re.sub("<[^>]*>", " ", page)).strip()
 
 
 def test_a_result_shows_its_status_and_its_output_escaped_and_bounded(book: Book) -> None:
@@ -168,3 +153,24 @@ def test_operations_and_verdicts_show_how_they_ended(book: Book) -> None:
     assert "<i>no</i>" in looked_at(graded)
     masked = book.run(f"{verdict}Verdict(Outcome.INFRA_ERROR, 0.0, 'infra')")
     assert "mask the sample" in looked_at(masked)
+
+
+def test_text_is_cut_by_lines_and_by_characters_and_says_how_much() -> None:
+    assert shortened("a\nb") == "a\nb"
+    many = shortened("\n".join(map(str, range(100_000))))
+    assert len(many.splitlines()) <= LINES + 1
+    assert many.startswith("0\n1\n")
+    assert many.endswith("\n99999")
+    wide = shortened("x" * 1_000_000)
+    assert len(wide) < CHARACTERS + 100
+    assert "996000 characters left out" in wide
+
+
+def test_nothing_breaks_out_of_the_line_or_the_table() -> None:
+    evil = "</td></table><script>x</script>\n\x1b]0;title\x07\x1b[2J\x00\u202e\r"
+    page = Page(evil, evil, "bad", {evil: evil}, {evil: evil})
+    assert page.html().count("<script") == 0
+    assert page.html().count("</table>") == 1
+    for shown in (page.html(), page.text()):
+        assert not set("\x00\x1b\x07\r\u202e") & set(shown)
+    assert "\n" not in page.text()

@@ -122,7 +122,7 @@ def compare(
     ],
     ids=["grpo", "grpo with a reference", "dapo", "bnpo", "dr_grpo", "cispo", "gspo"],
 )
-def test_loss_and_gradient_are_trls(
+def test_loss_and_gradient_equal(
     objective: Objective, options: dict[str, Any], tmp_path: Path
 ) -> None:
     compare(tmp_path, batch(), replace(objective, weighting="none"), True, **options)

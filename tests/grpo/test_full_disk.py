@@ -1,5 +1,6 @@
-"""A disk without room, and an output that nobody reads: the run goes on, or ends with a reason."""
+"""A disk without room, an output that nobody reads, a launcher that is killed: a run goes on or ends well."""
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -30,12 +31,14 @@ from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.grpo.training import StepReport, train_step
 from tests.components import needs_mounts
 from tests.grpo import tiny
+from tests.grpo.stand_ins import free_port
 from tests.grpo.test_program import metrics
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
 needs_small_disk = needs_mounts("a small file system")
 STEPS = 6
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 
 
 @pytest.fixture
@@ -150,9 +153,7 @@ def test_weights_wait_for_room_in_the_folder_of_the_servers(run: Path) -> None:
     assert list(run.iterdir()) == []
 
 
-def test_weights_are_split_into_files_and_cast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_split_and_cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weight_files, "_FILE_BYTES", 100)
     weights = [(f"w{number}", torch.full((10,), float(number))) for number in range(7)]
     files = WeightFiles(str(tmp_path), "a", 1.0)
@@ -203,9 +204,7 @@ def command(toy: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"], ids=["a full disk", "closed"])
-def test_a_run_outlives_those_who_read_what_it_says(
-    command: list[str], tmp_path: Path, output: str
-) -> None:
+def test_a_run_outlives_its_readers(command: list[str], tmp_path: Path, output: str) -> None:
     program = ["sh", "-c", f'exec "$@" {output}', "sh", *command, "--set=run.steps=2"]
     done = subprocess.run(program, stderr=subprocess.PIPE, text=True, timeout=240)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
@@ -222,9 +221,7 @@ def test_a_program_ends_without_the_end_of_its_interpreter() -> None:
     assert (done.returncode, done.stdout) == (3, "done\ntidied up\n")
 
 
-def test_a_terminal_that_is_closed_ends_a_run_with_a_checkpoint(
-    command: list[str], tmp_path: Path
-) -> None:
+def test_a_closed_terminal_ends_a_run_with_a_checkpoint(command: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     ours, its = pty.openpty()
 
@@ -248,3 +245,24 @@ def test_a_terminal_that_is_closed_ends_a_run_with_a_checkpoint(
     assert process.wait(200) == 128 + signal.SIGHUP
     (newest,) = (run / "checkpoints").iterdir()
     assert newest.name == f"step-{len(metrics(run)):06}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells it")
+@pytest.mark.parametrize("then", ["joined", "late"])
+def test_a_rank_ends_when_its_launcher_is_killed(then: str) -> None:
+    launched = {"TORCHELASTIC_RUN_ID": "any", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    rank = [sys.executable, "-c", PROGRAMS["rank"] + PROGRAMS[then]]
+    command = ["sh", "-c", '"$@" & wait', "launcher", *rank]
+    environment = {**os.environ, **launched, **place}
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert launcher.stdout is not None
+    process = os.pidfd_open(int(launcher.stdout.readline()))
+    try:
+        assert launcher.stdout.readline() in ("joined\n", "begun\n")
+        launcher.kill()
+        assert launcher.communicate(timeout=150)[0] == "told\n"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        os.close(process)

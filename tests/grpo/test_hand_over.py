@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
 from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest
@@ -22,7 +22,7 @@ from sandboxkit.integrations.grpo.hand_over import (
 )
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.training import TrainingSample, score
-from tests.grpo.tiny import VOCABULARY, ask, save_model
+from tests.grpo.tiny import VOCABULARY, ask, changed, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many kinds
 
@@ -64,16 +64,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def changed(folder: Path) -> PreTrainedModel:
-    """The model after training, so to speak."""
-    torch.manual_seed(1)
-    model = load(str(folder))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
-    return model
-
-
 def sample(
     prompt: tuple[int, ...], ids: tuple[int, ...], logp: tuple[float, ...]
 ) -> TrainingSample:
@@ -96,7 +86,7 @@ def test_weights_have_the_names_of_the_models_files(folder: Path) -> None:
 
 
 def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
-    trained, settings = changed(folder), config(folder, EngineConfig())
+    trained, settings = changed(folder, 1, 0.2), config(folder, EngineConfig())
     engine = HFEngine(load(str(folder)), stop={1})
 
     def check(version: int) -> None:
@@ -115,9 +105,7 @@ def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["embedding", "layer"])
-def test_fixed_tokens_show_wrong_weights_that_a_sure_policy_hides(
-    tmp_path: Path, wrong: str
-) -> None:
+def test_fixed_tokens_show_weights_that_a_sure_policy_hides(tmp_path: Path, wrong: str) -> None:
     folder = save_model(tmp_path)
     sure, settings = load(folder), config(tmp_path, EngineConfig())
     with torch.no_grad():

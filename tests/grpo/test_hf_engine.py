@@ -15,7 +15,7 @@ from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.grpo.model import load
 from tests.grpo.engine_checks import *  # noqa: F403 - pytest collects the checks
 from tests.grpo.engine_checks import REQUESTS
-from tests.grpo.tiny import VOCABULARY, ask, difference
+from tests.grpo.tiny import VOCABULARY, ask, changed, difference
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -116,14 +116,8 @@ def test_greedy_takes_the_likeliest(engine: HFEngine, folder: str) -> None:
     assert done.ids[0] == load(folder)(torch.tensor([[2, 3]])).logits[0, -1].argmax()
 
 
-async def test_new_weights_take_effect_in_flight_and_are_versioned(
-    engine: HFEngine, folder: str
-) -> None:
-    other = load(folder)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(torch.randn_like(parameter))
-
+async def test_new_weights_act_in_flight_and_are_versioned(engine: HFEngine, folder: str) -> None:
+    other = changed(folder, 0, 1.0)
     engine.pause()
     before = asyncio.ensure_future(engine.generate(REQUESTS[0]))
     await asyncio.sleep(0.05)  # it has begun, or begins later: paused it samples nothing

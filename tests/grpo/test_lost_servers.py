@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from toys import compose
 
 from sandboxkit.integrations.grpo import checkpoint
@@ -58,20 +57,11 @@ def connect(folder: Path, urls: Sequence[str], patience: float = 60.0) -> VLLMSe
     return VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP], run=run)
 
 
-def update(engine: VLLMServers, model: torch.nn.Module, version: int) -> None:
-    engine.pause()
-    engine.update_weights(model.state_dict().items(), version)
-    engine.resume()
-
-
 def test_a_lost_server_is_done_without(folder: Path, servers: list[Served]) -> None:
     urls = [each.url for each in servers]
     engine = connect(folder, urls)
-    model = load(str(folder))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.02)
-    update(engine, model, 3)
+    model = tiny.changed(folder, 0, 0.02)
+    tiny.update(engine, model, 3)
     # Turns go where the one before them was.
     turns = [SampleRequest((9, 3, 11), 14, 1.0, seed, urls[seed % 2]) for seed in range(8)]
     assert [done.server for done in tiny.ask(engine, *turns)] == [each.server for each in turns]
@@ -89,17 +79,15 @@ def test_a_lost_server_is_done_without(folder: Path, servers: list[Served]) -> N
 
     # It answers again, without the run's weights, and is not sampled from.
     servers[0].start()
-    update(engine, model, 4)
+    tiny.update(engine, model, 4)
     for done in tiny.ask(engine, *turns):
         assert (done.server, done.version) == (urls[1], 4)
     engine.close()
 
 
-def test_a_server_that_was_started_again_unnoticed_is_lost(
-    folder: Path, servers: list[Served]
-) -> None:
+def test_a_server_that_was_restarted_unnoticed_is_lost(folder: Path, servers: list[Served]) -> None:
     engine = connect(folder, [each.url for each in servers])
-    update(engine, load(str(folder)), 3)
+    tiny.update(engine, load(str(folder)), 3)
     servers[1].kill()
     servers[1].start()
     (done,) = tiny.ask(engine, SampleRequest((9, 3, 11), 14, 1.0, 5, servers[1].url))

@@ -83,9 +83,7 @@ def test_masked_tokens_carry_no_loss_and_no_gradient() -> None:
         ("sequence_mask", 0.0, [0.0, 0.0, 0.5]),
     ],
 )
-def test_the_weights_of_an_off_policy_sampler(
-    weighting: Any, floor: float, expected: list[float]
-) -> None:
+def test_the_weights_against_a_sampler(weighting: Any, floor: float, expected: list[float]) -> None:
     batch = tokens([0.0, 0.0, 0.0], None, [0, 0, 1])
     batch = replace(batch, sampler=torch.tensor([-LN2, -2 * LN2, LN2]))
     objective = Objective(weighting=weighting, weight_cap=3.0, weight_floor=floor)

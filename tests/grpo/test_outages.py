@@ -148,9 +148,7 @@ def test_a_repeated_signal_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 6])
-def test_an_injected_failure_reaches_the_graders_and_their_retries_make_up_for_it(
-    retries: int,
-) -> None:
+def test_injected_failures_reach_the_graders_and_retries_make_up_for_them(retries: int) -> None:
     """Failures are those of `benchmarks.grpo_failures`."""
     grader, provider = HostCompare(limits=Limits(retries=retries)), Failing(0.2)
     task = {"entry_point": "f", "cases": [{"args": [1], "expected": 1}]}

@@ -102,9 +102,7 @@ def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(
-    toy: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_a_killed_run_goes_on_as_if_it_never_was(toy: Path, whole: Path, tmp_path: Path) -> None:
     more, killed = FIVE, tmp_path / "killed"
     with start(tiny.settings(toy, killed, *more), tmp_path) as process:
         assert process.stdout is not None
@@ -149,7 +147,7 @@ class Signalling(LocalProvider):
         return await super().run_python(sandbox_id, code, command, output)
 
 
-def test_a_pass_over_the_held_out_rows_that_a_signal_ended_is_made_up_for(
+def test_a_pass_over_held_out_rows_that_a_signal_ended_is_made_up(
     toy: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -310,9 +308,7 @@ def test_a_run_ahead_of_training_stays_within_its_lag(toy: Path, tmp_path: Path)
     assert [row["step"] for row in found] == [0, 3, 6]
 
 
-def test_a_second_run_takes_the_rows_that_teach_from_the_easiest_on(
-    toy: Path, tmp_path: Path
-) -> None:
+def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     small = ["rollout.prompts_per_step=4", "rollout.group_size=8"]
     assert train(config(toy, first, *small, "run.steps=3")) == 0  # each of 12 rows, 8 times

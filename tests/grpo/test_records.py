@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,8 @@ from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, record
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from tests.grpo.test_rollout import BLOCK, rollouts, row, tool_call
-from tests.grpo.tiny import chat_tokenizer
 
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 SLOW = 0.3
 
 
@@ -49,7 +50,7 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def test_a_moment_without_sampling_is_shared_out_among_those_who_wait(
+def test_time_without_sampling_is_shared_among_those_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -97,9 +98,7 @@ def test_each_second_of_a_rollout_is_in_one_part(session: Session) -> None:
     assert 0.29 < call.seconds <= rollout.seconds["tools"]
 
 
-def test_times_of_sandboxes_are_without_the_queue_and_without_what_is_remembered(
-    session: Session,
-) -> None:
+def test_times_of_sandboxes_are_without_the_queue_and_the_remembered(session: Session) -> None:
     subject, engine = rollouts(session, [BLOCK], SLOWLY, "grading.max_concurrency=1")
 
     async def made() -> list[Rollout]:
@@ -117,10 +116,6 @@ def test_times_of_sandboxes_are_without_the_queue_and_without_what_is_remembered
     assert found["sandbox_p99"] == max(each.seconds["grading"] for each in own)
     assert max(each.seconds["queue"] for each in own) >= SLOW * 0.9, "one waited for another"
     assert found["rollout/queue_seconds_p99"] == max(each.seconds["queue"] for each in own)
-
-
-def decode(ids: list[int]) -> str:
-    return str(chat_tokenizer().decode(ids))
 
 
 def test_a_rollout_is_kept_turn_by_turn(session: Session) -> None:
@@ -165,18 +160,9 @@ def test_a_disk_that_takes_no_rollouts_is_noted_and_the_run_goes_on(
 
 
 def test_a_kill_while_a_step_is_written_loses_that_step_alone(tmp_path: Path) -> None:
-    program = (
-        "import os, signal, sys; from pathlib import Path\n"
-        "from sandboxkit.integrations._training import records\n"
-        "def rows():\n"
-        "    for number in range(10_000):\n"
-        "        yield {'step': 2, 'text': os.urandom(500).hex()}\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run = Path(sys.argv[1])\n"
-        "records.write(run, 1, [{'step': 1}])\n"
-        "records.write(run, 2, rows())\n"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS["killed_writer"], str(tmp_path)], check=False
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert list(records.read(tmp_path, 1)) == [{"step": 1}]
     assert (records.steps(tmp_path), list(records.read(tmp_path, 2))) == ([1], [])

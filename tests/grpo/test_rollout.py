@@ -179,9 +179,7 @@ def test_equal_submissions_are_graded_once_and_failures_not_remembered(
     assert Counting.asked == asked
 
 
-def test_turns_with_tools_are_joined_token_by_token_and_the_tools_carry_no_loss(
-    session: Session,
-) -> None:
+def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: Session) -> None:
     texts = [
         tool_call(
             "printf 'def f(x):\\n    return x + 1\\n' > s.py; python3 -c 'import s; print(s.f(2))'"

@@ -66,9 +66,7 @@ def test_the_trainer_has_no_dropout_either(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "updates", [["objective.epochs=3"], ["optimizer.minibatch=3", "objective.old=trainer"]]
 )
-def test_clipping_acts_in_a_run_that_is_off_policy(
-    toy: Path, tmp_path: Path, updates: list[str]
-) -> None:
+def test_clipping_acts_in_off_policy_runs(toy: Path, tmp_path: Path, updates: list[str]) -> None:
     clips = ["objective.clip_high=1e-4", "objective.clip_low=1e-4"]
     assert train(config(toy, tmp_path / "run", "run.steps=2", *updates, *clips)) == 0
     rows = metrics(tmp_path / "run")

@@ -1,62 +1,74 @@
-"""A training step: packed as unpacked, on two ranks as on one, and it learns."""
+"""A training step: packed as unpacked, on two ranks as on one, and it learns; packing loses nothing."""
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, NemotronConfig, NemotronForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo import attention
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
-from sandboxkit.integrations.grpo.training import TrainingSample, train_step
+from sandboxkit.integrations.grpo.packing import alike, pack, spread
+from sandboxkit.integrations.grpo.training import StepReport, TrainingSample, train_step
+from tests.grpo import tiny
 from tests.grpo.stand_ins import nursery
 from tests.grpo.tiny import samples, save_model
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:
-    model = load(folder)
-    batch = samples(5)
+def step(
+    model: torch.nn.Module, batch: list[TrainingSample], kind: Any = "dapo", **more: Any
+) -> StepReport:
+    """Take one step down the gradient."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return train_step(model, optimizer, batch, Objective(kind), max_tokens_per_row=64, **more)
+
+
+def flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
+def row_of(batch: list[TrainingSample]) -> Sequences:
     ids = [sample.prompt + sample.completion for sample in batch]
-    starts = [len(sample.prompt) for sample in batch]
-    packed, entropies = logp_of(model, Sequences(ids, starts))
-    alone = [logp_of(model, Sequences([i], [s])) for i, s in zip(ids, starts, strict=True)]
+    return Sequences(ids, [len(sample.prompt) for sample in batch])
+
+
+def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:
+    model, batch = load(folder), samples(5)
+    packed, entropies = logp_of(model, row_of(batch))
+    alone = [logp_of(model, row_of([each])) for each in batch]
     torch.testing.assert_close(packed, torch.cat([logp for logp, _ in alone]), atol=1e-5, rtol=0)
     torch.testing.assert_close(entropies, torch.cat([e for _, e in alone]), atol=1e-5, rtol=0)
 
 
 def test_equal_sequences_are_computed_once_and_count_as_often_as_they_are(folder: str) -> None:
     batch = samples(4)
-    twice = [
-        replace(sample, advantage=sample.advantage + more)
-        for more in (-1.0, 1.0)
-        for sample in batch
-    ]
-    computed: list[int] = []
-    weights = list[torch.Tensor]()
-    reports = []
-    for given in (batch, twice):
+    twice = [replace(each, advantage=each.advantage + m) for m in (-1.0, 1.0) for each in batch]
+    computed, weights, reports = list[int](), list[torch.Tensor](), list[StepReport]()
+    for members in (batch, twice):
         model = load(folder)
         model.register_forward_pre_hook(
             lambda _, __, asked: computed.append(asked["input_ids"].numel()), with_kwargs=True
         )
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        reports.append(
-            train_step(model, optimizer, given, Objective("grpo"), max_tokens_per_row=64)
-        )
-        weights.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+        reports.append(step(model, members, "grpo"))
+        weights.append(flat(model))
     once, both = reports
     assert sum(computed) == 2 * sum(map(len, batch))
     assert both.tokens == 2 * once.tokens
-    assert both.loss == pytest.approx(once.loss, abs=1e-5)
-    assert both.entropy == pytest.approx(once.entropy, abs=1e-5)
-    assert both.grad_norm == pytest.approx(once.grad_norm, abs=1e-5)
+    for name in ("loss", "entropy", "grad_norm"):
+        assert getattr(both, name) == pytest.approx(getattr(once, name), abs=1e-5)
     torch.testing.assert_close(*weights, atol=1e-6, rtol=0)
 
 
@@ -70,38 +82,21 @@ def test_log_probabilities_are_those_of_the_plain_model(folder: str) -> None:
 
 
 def test_bfloat16_computes_so_and_keeps_weights_in_float32(folder: str) -> None:
-    batch, moved, norms = samples(6), list[torch.Tensor](), list[float]()
+    moved, norms = list[torch.Tensor](), list[float]()
     for autocast in (False, True):
         model = load(folder)
-        before = torch.cat([each.detach().flatten() for each in model.parameters()])
-        report = train_step(
-            model,
-            torch.optim.SGD(model.parameters(), lr=0.1),
-            batch,
-            Objective(),
-            max_tokens_per_row=64,
-            max_grad_norm=1e9,
-            autocast=autocast,
-        )
+        before = flat(model)
+        norms.append(step(model, samples(6), max_grad_norm=1e9, autocast=autocast).grad_norm)
         assert {each.dtype for each in model.parameters()} == {torch.float32}
-        moved.append(torch.cat([each.detach().flatten() for each in model.parameters()]) - before)
-        norms.append(report.grad_norm)
+        moved.append(flat(model) - before)
     assert norms[0] != norms[1] == pytest.approx(norms[0], rel=0.05)
     assert torch.cosine_similarity(moved[0], moved[1], 0) > 0.99
 
 
-def test_the_size_of_the_pieces_changes_nothing(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batch = samples(5)
-    row = Sequences(
-        [sample.prompt + sample.completion for sample in batch],
-        [len(sample.prompt) for sample in batch],
-    )
-
+def test_the_size_of_pieces_changes_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def computed() -> list[torch.Tensor]:
         model = load(folder)
-        logp, entropy = logp_of(model, row)
+        logp, entropy = logp_of(model, row_of(samples(5)))
         assert len(logp) > 3 * 5
         (logp * torch.arange(len(logp))).sum().backward()
         return [logp, entropy, *(parameter.grad for parameter in model.parameters())]
@@ -132,16 +127,11 @@ def test_the_mean_over_micro_batches_is_over_those_of_all_ranks(folder: str) -> 
     ]
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
-        found = []
-        for kind in ("bnpo", "dapo"):
-            model = load(folder)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            objective = Objective(kind)
-            found.append(train_step(model, optimizer, batch, objective, max_tokens_per_row=64))
+        bnpo, dapo = (step(load(folder), batch, kind) for kind in ("bnpo", "dapo"))
     finally:
         dist.destroy_process_group()
-    assert found[0].loss == pytest.approx(found[1].loss)
-    assert found[0].grad_norm == pytest.approx(found[1].grad_norm)
+    assert bnpo.loss == pytest.approx(dapo.loss)
+    assert bnpo.grad_norm == pytest.approx(dapo.grad_norm)
 
 
 def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
@@ -149,11 +139,10 @@ def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def sample(completion: tuple[int, ...], advantage: float) -> TrainingSample:
-        ids = Sequences([(2, 3, *completion)], [2])
         with torch.no_grad():
-            logp, _ = logp_of(model, ids)
-        size = len(completion)
-        return TrainingSample((2, 3), completion, (True,) * size, tuple(logp.tolist()), advantage)
+            logp, _ = logp_of(model, Sequences([(2, 3, *completion)], [2]))
+        mask = (True,) * len(completion)
+        return TrainingSample((2, 3), completion, mask, tuple(logp.tolist()), advantage)
 
     def total(completion: tuple[int, ...]) -> float:
         return sum(sample(completion, 0).sampler_logp)
@@ -170,18 +159,10 @@ def test_good_completions_get_likelier_and_bad_ones_less(folder: str) -> None:
 
 
 def test_a_tools_tokens_leave_the_model_as_it_is(folder: str) -> None:
-    model, other = load(folder), load(folder)
-    for subject, ending in ((model, 9), (other, 10)):
-        batch = [TrainingSample((2, 3), (4, ending), (True, False), (-3.0, 0.0), 1.0)]
-        train_step(
-            subject,
-            torch.optim.SGD(subject.parameters(), lr=0.1),
-            batch,
-            Objective(),
-            max_tokens_per_row=8,
-        )
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, two)
+    models = load(folder), load(folder)
+    for model, ending in zip(models, (9, 10), strict=True):
+        step(model, [TrainingSample((2, 3), (4, ending), (True, False), (-3.0, 0.0), 1.0)])
+    assert torch.equal(flat(models[0]), flat(models[1]))
 
 
 def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> None:
@@ -189,11 +170,8 @@ def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> No
         TrainingSample((2,), (3, 4), (True,), (0.0, 0.0), 1.0)
     with pytest.raises(ConfigurationError, match="a prompt token"):
         TrainingSample((), (3,), (True,), (0.0,), 1.0)
-    model = load(folder)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    tool_only = [TrainingSample((2,), (3,), (False,), (0.0,), 1.0)]
     with pytest.raises(ConfigurationError, match="nothing to train on"):
-        train_step(model, optimizer, tool_only, Objective(), max_tokens_per_row=8)
+        step(load(folder), [TrainingSample((2,), (3,), (False,), (0.0,), 1.0)])
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         load(str(tmp_path / "nothing"))
 
@@ -203,3 +181,145 @@ def test_a_model_whose_layers_would_leak_is_refused(tmp_path: Path, family: str)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     with pytest.raises(ConfigurationError, match=f"is a {family}"):
         load(str(tmp_path))
+
+
+lengths = st.lists(st.integers(1, 50), max_size=60)
+
+
+def sequences(*sizes: int) -> list[list[int]]:
+    numbers = random.Random(0)
+    return [[numbers.randrange(2, tiny.VOCABULARY) for _ in range(size)] for size in sizes]
+
+
+def gradients(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@given(lengths, st.integers(1, 8))
+def test_every_sequence_goes_to_one_rank_of_equal_ones(lengths: list[int], ranks: int) -> None:
+    chosen = spread(lengths, ranks)
+    assert len(chosen) == ranks
+    assert sorted(index for rank in chosen for index in rank) == list(range(len(lengths)))
+    loads = [sum(lengths[index] for index in rank) for rank in chosen]
+    assert max(loads) - min(loads) <= max(lengths, default=0)
+
+
+@given(lengths, st.integers(50, 100))
+def test_rows_keep_to_the_budget_and_lose_nothing(lengths: list[int], budget: int) -> None:
+    rows = pack(lengths, budget, range(len(lengths)))
+    assert all(sum(lengths[index] for index in row) <= budget for row in rows)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    half_empty = [row for row in rows if 2 * sum(lengths[index] for index in row) <= budget]
+    assert len(half_empty) <= 1, "two of those would have fitted into one"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "pairs"),
+    [
+        pytest.param((20, 5, 2), 0, 20 * 20 + 5 * 5 + 2 * 2, id="one after the other"),
+        pytest.param((5, 7, 6), 0, 3 * 7 * 7, id="together"),
+        pytest.param((5, 7, 2), 4, 14 * 14, id="as transformers does"),
+    ],
+)
+def test_attention_stays_within_the_sequences_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], window: int, pairs: int
+) -> None:
+    """Where its layers look at all that came before; gradients are those of one row for each."""
+    tiny.save_model(tmp_path)
+    shape = json.loads((tmp_path / "config.json").read_text())
+    if window:
+        shape |= {"use_sliding_window": True, "sliding_window": window}
+        shape["layer_types"] = ["sliding_attention"] * 2
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    model = load(str(tmp_path))
+    asked: list[int] = []
+
+    def counted(module: Any, query: torch.Tensor, *more: Any, **options: Any) -> Any:
+        asked.append(query.shape[0] * query.shape[2] ** 2)
+        return sdpa_attention_forward(module, query, *more, **options)
+
+    monkeypatch.setattr(attention, "sdpa_attention_forward", counted)
+    ids = sequences(*sizes)
+
+    def computed(rows: list[list[list[int]]]) -> torch.Tensor:
+        model.zero_grad()
+        asked.clear()
+        for row in rows:
+            logp_of(model, Sequences(row, [1] * len(row)))[0].sum().backward()
+        return gradients(model)
+
+    apart = computed([[each] for each in ids])
+    together = computed([ids])
+    assert sum(asked) == 2 * pairs, "of two layers"
+    assert torch.allclose(together, apart, atol=1e-5)
+    assert float(apart.abs().max()) > 0.1
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 20)), max_size=40))
+def test_sequences_of_a_prompt_are_together_in_the_budget(sizes: list[tuple[int, int]]) -> None:
+    prompts = [(7,) * prompt for prompt, _ in sizes]
+    units, costs = alike(prompts, [sum(size) for size in sizes], 30)
+    assert sorted(index for unit in units for index in unit) == list(range(len(sizes)))
+    for unit, cost in zip(units, costs, strict=True):
+        (prompt,) = {sizes[index][0] for index in unit}
+        assert cost == prompt + sum(sizes[index][1] for index in unit)
+        assert cost <= 30
+
+
+def test_a_prompt_that_is_computed_once_gives_the_same(tmp_path: Path) -> None:
+    """Log-probabilities and gradient, with a prompt of one and completions of one token among them."""
+    tiny.save_model(tmp_path)
+    model = load(str(tmp_path)).double()
+    prompts, completions = sequences(6, 3, 1, 8), sequences(4, 1, 7, 5, 2, 2, 1, 1, 1)
+    groups = [
+        (prompts[0], (0, 1, 2)),
+        (prompts[1], (3,)),
+        (prompts[2], (4, 5)),
+        (prompts[3], (6, 7, 8)),
+    ]
+    ids = [prompt + completions[which] for prompt, chosen in groups for which in chosen]
+    starts = [len(prompt) for prompt, sizes in groups for _ in sizes]
+    rows = [Sequences([each], [start]) for each, start in zip(ids, starts, strict=True)]
+    seen: list[int] = []
+    hook = model.get_input_embeddings().register_forward_hook(
+        lambda _, given, __: seen.append(given[0].numel())
+    )
+
+    def computed(rows: list[Sequences]) -> tuple[torch.Tensor, torch.Tensor]:
+        model.zero_grad()
+        seen.clear()
+        logp = torch.cat([logp_of(model, row)[0] for row in rows])
+        (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
+        return logp.detach(), gradients(model)
+
+    alone, separate = computed(rows), sum(seen)
+    together, shared = computed([Sequences(ids, starts)]), sum(seen)
+    hook.remove()
+    assert separate - shared == 2 * 6 + 1 * 1 + 2 * 8
+    for ours, plain in zip(together, alone, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-6, rtol=1e-6)
+    assert float(alone[1].abs().max()) > 0.1
+
+
+def test_a_family_whose_layers_are_not_handed_what_is_shared_shares_nothing(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    shape = NemotronConfig(
+        vocab_size=tiny.VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        initializer_range=0.3,
+    )
+    NemotronForCausalLM(shape).save_pretrained(tmp_path)
+    model = load(str(tmp_path))
+    ids = [[5, 6, 7, *rest] for rest in ([8], [9, 10, 11], [12, 13])]
+    alone = torch.cat([logp_of(model, Sequences([each], [3]))[0] for each in ids])
+    together, _ = logp_of(model, Sequences(ids, [3, 3, 3]))
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
+    assert not attention.shares(model, 6)
+    with torch.device("meta"):
+        bare = NemotronForCausalLM._from_config(shape, attn_implementation="sdpa")
+    attention.keep_apart(bare)
+    assert not attention.shares(bare, 6), "a rank that has no weights yet says the same"

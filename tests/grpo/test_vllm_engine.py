@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +25,14 @@ from tests.grpo.engine_checks import *  # noqa: F403 - pytest collects the check
 from tests.grpo.engine_checks import CLOSE, REQUESTS
 from tests.grpo.serving import needs_vllm, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import ask, difference, save_model
+from tests.grpo.tiny import ask, changed, difference, save_model, update
 
 if TYPE_CHECKING:
     from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
 
 pytestmark = [needs_vllm, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 LONG = SampleRequest((2, 3), 60, 1.0, 9)
 SMALL = EngineConfig(kind="vllm", max_model_tokens=64, cache_gb=0.1, enforce_eager=True)
 
@@ -78,18 +80,7 @@ def test_a_family_that_it_reloads_wrongly_on_cpus_is_refused(tmp_path: Path) -> 
         VLLMEngine(SMALL, model=str(tmp_path), stop=[1], run=str(tmp_path))
 
 
-def other_model(folder: str, seed: int) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    model = load(folder)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
-
-
-def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
-    engine: "VLLMEngine", folder: str
-) -> None:
+def test_prompts_of_more_than_one_pass_have_their_seeds(engine: "VLLMEngine", folder: str) -> None:
     prompts = [tuple((7 * n + m) % 30 + 2 for m in range(60)) for n in range(64)]
     requests = [SampleRequest(prompt, 4, 1.0, n) for n, prompt in enumerate(prompts)]  # 3840 tokens
     model = load(folder)
@@ -99,26 +90,17 @@ def test_more_prompts_than_fit_in_one_pass_are_sampled_with_their_seeds(
 
 def test_weights_are_exact_after_each_update(engine: "VLLMEngine", folder: str) -> None:
     for version in (3, 4, 5):
-        model = other_model(folder, version)
-        engine.pause()
-        engine.update_weights(model.state_dict().items(), version)
-        engine.resume()
+        model = changed(folder, version)
+        update(engine, model, version)
         for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
             assert difference(model, request, done) <= CLOSE
             assert done.version == version
 
 
-def test_an_update_meets_a_request_in_flight_between_two_tokens(
-    engine: "VLLMEngine", folder: str
-) -> None:
-    before, after = other_model(folder, 10), other_model(folder, 11)
+def test_an_update_meets_a_request_between_two_tokens(engine: "VLLMEngine", folder: str) -> None:
+    before, after = changed(folder, 10), changed(folder, 11)
 
-    def update(model: torch.nn.Module, version: int) -> None:
-        engine.pause()
-        engine.update_weights(model.state_dict().items(), version)
-        engine.resume()
-
-    update(before, 10)
+    update(engine, before, 10)
 
     async def run() -> Completion:
         # Others keep the batch busy, so that the one is in flight when the update comes.
@@ -147,22 +129,8 @@ def test_an_update_meets_a_request_in_flight_between_two_tokens(
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     # In a process of its own: vLLM cannot go on after a failed update.
-    program = """
-import sys, torch
-from sandboxkit import ConfigurationError
-from sandboxkit.integrations.grpo.config import EngineConfig
-from sandboxkit.integrations.grpo.engines.vllm import VLLMEngine
-settings = EngineConfig(max_model_tokens=64, cache_gb=0.1, enforce_eager=True)
-engine = VLLMEngine(settings, model=sys.argv[1], stop=[1], run=sys.argv[1])
-engine.pause()
-try:
-    engine.update_weights([("lm_head.weight", torch.zeros(2, 2))], 1)
-except ConfigurationError as error:
-    print(error)
-engine.close()
-"""
     done = subprocess.run(
-        [sys.executable, "-c", program, save_model(tmp_path, head_dim=32)],
+        [sys.executable, "-c", PROGRAMS["other_weights"], save_model(tmp_path, head_dim=32)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -194,28 +162,16 @@ def test_a_prompt_that_is_too_long_fails_alone(engine: "VLLMEngine") -> None:
     asyncio.run(run())
 
 
-def test_the_program_trains_with_it_and_closes_it(tmp_path: Path) -> None:
-    write_model(tmp_path / "model")
-    more = ["run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1", "engine.enforce_eager=true"]
-    run = tmp_path / f"run-{secrets.token_hex(4)}"
-    finish(start(settings(tmp_path / "model", run, *more), tmp_path))
-    rows = metrics(run)
-    assert len(rows) == 3
-    assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
-    assert no_sandboxes(run)
-
-
-@pytest.mark.nightly
-def test_the_program_trains_with_two_processes_of_vllm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_the_program_trains_with_it_and_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
     write_model(tmp_path / "model")
     (tmp_path / "weights").mkdir()
-    more = [
-        *("run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1", "engine.enforce_eager=true"),
-        *("engine.tensor_parallel_size=2", f"engine.folder={tmp_path / 'weights'}"),
-    ]
+    more = ["run.steps=3", "engine.kind=vllm", "engine.cache_gb=0.1", "engine.enforce_eager=true"]
+    if processes > 1:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+        more += [f"engine.tensor_parallel_size={processes}", f"engine.folder={tmp_path}/weights"]
     run = tmp_path / f"run-{secrets.token_hex(4)}"
     # The path of vLLM's socket may have 107 characters.
     with tempfile.TemporaryDirectory(dir=tmp_path.parents[2]) as short:
@@ -224,3 +180,4 @@ def test_the_program_trains_with_two_processes_of_vllm(
     assert len(rows) == 3
     assert all(row["off_policy"] <= CLOSE for row in rows if row["groups"])
     assert list((tmp_path / "weights").iterdir()) == []
+    assert no_sandboxes(run)

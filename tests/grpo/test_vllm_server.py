@@ -23,10 +23,9 @@ from sandboxkit.integrations.grpo.engines import (
 )
 from sandboxkit.integrations.grpo.engines.start import start as start_engine
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
-from sandboxkit.integrations.grpo.model import load
 from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
 from tests.grpo.test_program import finish, metrics, no_sandboxes, start
-from tests.grpo.tiny import ask, difference, score_difference
+from tests.grpo.tiny import ask, changed, difference, score_difference, update
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
 
@@ -57,23 +56,12 @@ def connect(server: Server, **more: object) -> VLLMServers:
     return VLLMServers(given, model=str(server.folder), vocabulary=VOCABULARY, stop=[1], run="run")
 
 
-def other_model(server: Server, seed: int) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    model = load(str(server.folder))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.02)
-    return model
-
-
 @needs_vllm
 def test_weights_are_exact_after_each_update(server: Server, tmp_path: Path) -> None:
     engine = connect(server, folder=str(tmp_path))
     for version in (3, 4):
-        model = other_model(server, version)
-        engine.pause()
-        engine.update_weights(model.state_dict().items(), version)
-        engine.resume()
+        model = changed(server.folder, version, 0.02)
+        update(engine, model, version)
         for request, done in zip(REQUESTS, ask(engine, *REQUESTS), strict=True):
             assert 1 <= len(done.ids) <= request.max_tokens
             assert difference(model, request, done) <= CLOSE
@@ -90,7 +78,7 @@ def test_a_server_takes_an_update_after_one_that_broke_off(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weight_files, "_FILE_BYTES", 200_000)
-    model = other_model(server, 5)
+    model = changed(server.folder, 5, 0.02)
 
     def broken() -> Iterator[tuple[str, torch.Tensor]]:
         for number, each in enumerate(model.state_dict().items()):
@@ -104,9 +92,7 @@ def test_a_server_takes_an_update_after_one_that_broke_off(
         engine.update_weights(broken(), 5)
     engine.close()
     after = connect(server)  # as the run does that goes on
-    after.pause()
-    after.update_weights(model.state_dict().items(), 6)
-    after.resume()
+    update(after, model, 6)
     for request, done in zip(REQUESTS, ask(after, *REQUESTS), strict=True):
         assert difference(model, request, done) <= CLOSE
     after.close()
@@ -115,7 +101,7 @@ def test_a_server_takes_an_update_after_one_that_broke_off(
 @needs_vllm
 def test_an_update_leaves_requests_in_flight(server: Server) -> None:
     engine = connect(server)
-    model = other_model(server, 7)
+    model = changed(server.folder, 7, 0.02)
 
     async def run() -> list[Completion]:
         await asyncio.to_thread(engine.pause)

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest
-from sandboxkit.integrations.grpo.model import Sequences, logp_of
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.training import TrainingSample
 
 VOCABULARY = 32
@@ -34,6 +39,23 @@ def save_model(folder: Path, head_dim: int = 16, *, tied: bool = False) -> str:
     )
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return str(folder)
+
+
+def changed(folder: object, seed: int, distance: float = 0.3) -> PreTrainedModel:
+    """A folder's model with other weights, as after some training."""
+    torch.manual_seed(seed)
+    model = load(str(folder))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * distance)
+    return model
+
+
+def update(engine: Engine, model: torch.nn.Module, version: int) -> None:
+    """Hand a model's weights to an engine."""
+    engine.pause()
+    engine.update_weights(model.state_dict().items(), version)
+    engine.resume()
 
 
 def ask(engine: Engine, *requests: SampleRequest) -> list[Completion]:

@@ -145,9 +145,7 @@ def test_each_phase_has_its_own_network(tmp_path: Path) -> None:
     assert in_place.test_network == Egress(allow=["*"])
 
 
-def test_a_task_that_names_no_network_has_the_session_s_unless_harbor_s_is_allowed(
-    tmp_path: Path,
-) -> None:
+def test_a_task_without_a_network_has_the_sessions_or_what_is_allowed(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", settings=SETTINGS.replace("network_mode", "#"))
     silent, allowed = load_task(folder), load_task(folder, allow_network="internet")
     assert (silent.network, silent.test_network) == (None, None)

@@ -188,7 +188,7 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     assert await there("local") == set()
 
 
-async def test_a_stop_that_failed_is_tried_again(
+async def test_a_failed_stop_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = environment(tmp_path, write(tmp_path / "answer"))
@@ -265,7 +265,7 @@ async def test_files_go_both_ways(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_had_is_refused_at_once(
+async def test_the_impossible_is_refused(
     tmp_path: Path, given: Mapping[str, Any], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):

@@ -31,9 +31,7 @@ async def test_a_command_runs_as_another_user_where_the_backend_has_users(
         assert (await environment.exec(["whoami"], user="nobody")).stdout == "nobody\n"
 
 
-async def test_a_long_command_leaves_no_file_and_keeps_its_input_and_status(
-    environment: SandboxEnvironment,
-) -> None:
+async def test_a_long_command_leaves_no_file_and_has_input(environment: SandboxEnvironment) -> None:
     before = (await environment.exec(["ls", "/tmp"])).stdout
     script = 'echo "$# arguments, the last is $(eval echo \\${$#})"; cat; exit 7'
     arguments = ["x" * 65536] * 17 + ["it's"]
@@ -44,9 +42,7 @@ async def test_a_long_command_leaves_no_file_and_keeps_its_input_and_status(
     assert (await environment.exec(["ls", "/tmp"])).stdout == before
 
 
-async def test_output_past_the_limit_is_an_error_with_what_was_kept(
-    environment: SandboxEnvironment,
-) -> None:
+async def test_output_past_its_limit_is_an_error_with_some(environment: SandboxEnvironment) -> None:
     with override_max_exec_output_size(1024), pytest.raises(OutputLimitExceededError) as caught:
         await environment.exec(["seq", "10000"])
     assert caught.value.truncated_output is not None
@@ -124,7 +120,7 @@ def declared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_whole_evaluation_finds_it_by_its_entry_point_and_leaves_no_sandbox(
+def test_an_evaluation_finds_it_by_entry_point_and_leaves_none(
     provider: str, declared: Path
 ) -> None:
     given = declared / "sandbox.yaml"

@@ -43,9 +43,7 @@ def test_a_client_that_is_killed_in_the_middle_of_a_call(tag: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_server_that_is_signalled_in_the_middle_of_a_call(
-    number: signal.Signals, tag: str
-) -> None:
+def test_a_server_that_is_signalled_during_a_call(number: signal.Signals, tag: str) -> None:
     with by_hand("-p", "local", "--tag", tag) as server:
         call(server, "exec", command="true")
         sleep = {"name": "exec", "arguments": {"command": "sleep 600"}}

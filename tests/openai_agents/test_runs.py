@@ -37,16 +37,8 @@ from tests.openai_agents.conftest import data, living, outcome
 pytestmark = pytest.mark.anyio
 
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-PATCH = """\
-*** Begin Patch
-*** Update File: sum.py
-@@
--print(1)
-+print(6 * 7)
-*** Add File: made.txt
-+by the patch
-*** End Patch
-"""
+SCRIPT = "python3 sum.py; echo $A; cat made.txt; exit 9"
+PATCH = (Path(__file__).parent / "change.patch").read_text()
 
 
 def shell(command: str, number: int) -> TResponseOutputItem:
@@ -81,20 +73,13 @@ async def test_a_run_edits_and_executes_files_and_leaves_no_sandbox(provider: st
     async with Session(provider) as session:
         coder = agent(
             [patch(PATCH, 1)],
-            [
-                shell(
-                    f"echo {DOT} | base64 -d > dot.png; python3 sum.py; echo $A; cat made.txt; exit 9",
-                    2,
-                )
-            ],
+            [shell(f"echo {DOT} | base64 -d > dot.png; {SCRIPT}", 2)],
             [function_call("view_image", {"path": "dot.png"}, call_id="call-3")],
             ModelStep.respond(told),
             manifest=Manifest(entries={"sum.py": File(content=b"print(1)\n")}),
         )
-        options = {"env": {"A": "1"}, "memory_mb": 256}
-        result = await Runner.run(
-            coder, "Go.", run_config=config(SandboxkitClient(session), options=options)
-        )
+        how = config(SandboxkitClient(session), options={"env": {"A": "1"}, "memory_mb": 256})
+        result = await Runner.run(coder, "Go.", run_config=how)
         assert await living(session) == []
     assert result.final_output == "It says 42."
     assert len([item for item in result.new_items if isinstance(item, ToolCallOutputItem)]) == 3
@@ -104,9 +89,7 @@ async def test_a_run_edits_and_executes_files_and_leaves_no_sandbox(provider: st
     assert seen[1].endswith("Output:\n42\n1\nby the patch")
 
 
-async def test_an_interrupted_run_goes_on_in_another_sandbox_with_its_files(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_an_interrupted_run_goes_on_with_its_files(session: Session, tmp_path: Path) -> None:
     async def removes(context: object, arguments: dict[str, Any], call_id: str) -> bool:
         return "rm" in arguments["cmd"]
 
@@ -153,11 +136,8 @@ async def test_a_cancelled_run_leaves_no_sandbox(session: Session) -> None:
         asked.set()
         return [shell("sleep 600", 1)]
 
-    run = asyncio.create_task(
-        Runner.run(
-            agent(ModelStep.respond(hang)), "Go.", run_config=config(SandboxkitClient(session))
-        )
-    )
+    how, model = config(SandboxkitClient(session)), agent(ModelStep.respond(hang))
+    run = asyncio.create_task(Runner.run(model, "Go.", run_config=how))
     await asked.wait()
     assert len(await living(session)) == 1
     run.cancel()
@@ -185,6 +165,10 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Sessio
     with pytest.raises(Exception, match=r"start_timeout=0\.001 s"):
         await client.create(options=SandboxkitClientOptions(start_timeout=0.001))
     assert (caught.value.retryable, caught.value.context["provider"]) == (False, "local")
+    grant = {"path": "/data", "host_path": "/srv/data"}
+    granting = Manifest(extra_path_grants=(grant,))  # type: ignore[arg-type]  # coerced
+    with pytest.raises(ConfigurationError, match="/data is a folder of this machine"):
+        await client.create(manifest=granting)
     with pytest.raises(ConfigurationError, match="gpu"):
         await client.create(options=SandboxkitClientOptions(gpu="1"))
     with pytest.raises(ValueError, match="cpus"):
@@ -200,13 +184,6 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Sessio
             pass
 
 
-async def test_what_no_sandbox_can_have_is_refused_before_one_is_made(session: Session) -> None:
-    grant = {"path": "/data", "host_path": "/srv/data"}
-    manifest = Manifest(extra_path_grants=(grant,))  # type: ignore[arg-type]  # coerced
-    with pytest.raises(ConfigurationError, match="/data is a folder of this machine"):
-        await SandboxkitClient(session).create(manifest=manifest)
-
-
 @pytest.mark.parametrize("provider", ["local", "docker"])
 async def test_a_workspace_continues_in_another_sandbox(provider: str, tmp_path: Path) -> None:
     if provider == "docker":
@@ -215,10 +192,8 @@ async def test_a_workspace_continues_in_another_sandbox(provider: str, tmp_path:
     manifest = Manifest(root="/job/here", entries={"a[b]": secret, "sum.py": File(content=b"1")})
     async with Session(provider) as session:
         client = SandboxkitClient(session)
-        first = await client.create(
-            manifest=manifest, snapshot=LocalSnapshotSpec(base_path=tmp_path)
-        )
-        async with first:
+        snapshot = LocalSnapshotSpec(base_path=tmp_path)
+        async with await client.create(manifest=manifest, snapshot=snapshot) as first:
             await first.write(Path("sum.py"), data("print(6 * 7)"))
             script = "chmod 755 sum.py; ln sum.py hard; ln -s /usr/bin/env soft; echo old > a\\[b\\]/token"
             assert outcome(await first.exec(script)) == (0, "", "")
@@ -231,19 +206,14 @@ async def test_a_workspace_continues_in_another_sandbox(provider: str, tmp_path:
         client = SandboxkitClient(session)
         second = await client.resume(client.deserialize_session_state(stored))
         async with second:
-            status, found, _ = outcome(
-                await second.exec(
-                    "pwd; stat -c %a sum.py; python3 hard; readlink soft; cat a*/token"
-                )
-            )
+            script = "pwd; stat -c %a sum.py; python3 hard; readlink soft; cat a*/token"
+            status, found, _ = outcome(await second.exec(script))
             assert (status, found) == (0, "/job/here\n755\n42\n/usr/bin/env\nfresh")
         assert _id(second) != _id(first)
         assert await living(session) == []
 
 
-async def test_a_session_that_nobody_deleted_is_reached_again_and_owned(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_a_session_that_was_not_deleted_is_reached(session: Session, tmp_path: Path) -> None:
     client = SandboxkitClient(session)
     first = await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path))
     await first.start()
@@ -270,9 +240,7 @@ async def test_a_failed_resume_keeps_the_snapshot(session: Session, tmp_path: Pa
     assert snapshot.read_bytes() == b"broken" * 1000
 
 
-async def test_a_workspace_that_cannot_be_persisted_stays_until_it_is_deleted(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_a_workspace_that_cannot_be_kept_stays(session: Session, tmp_path: Path) -> None:
     client = SandboxkitClient(session, max_archive_bytes=100_000)
     first = await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path))
     await first.start()
@@ -286,13 +254,12 @@ async def test_a_workspace_that_cannot_be_persisted_stays_until_it_is_deleted(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_three_lines_of_the_document_run(
+async def test_the_lines_of_the_document_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where the SDK keeps its snapshots
-    names: dict[str, Any] = {
-        "agent": agent([shell("echo done > made", 1)], [assistant_message("ok")])
-    }
+    scripted = agent([shell("echo done > made", 1)], [assistant_message("ok")])
+    names: dict[str, Any] = {"agent": scripted}
     exec(use("OpenAI Agents SDK").replace('"docker"', '"local"'), names)
     await names["main"]()
     (snapshot,) = tmp_path.rglob("*.tar")

@@ -28,9 +28,7 @@ from tests.openai_agents.conftest import data, outcome
 pytestmark = pytest.mark.anyio
 
 
-async def test_commands_have_their_status_their_folder_and_their_variables(
-    sandbox: SandboxSession,
-) -> None:
+async def test_commands_have_status_folder_and_variables(sandbox: SandboxSession) -> None:
     script = 'echo "$GIVEN, $FROM" && pwd && echo oops >&2 && exit 3'
     expected = (3, "by the manifest, the session\n/workspace\n", "oops\n")
     assert outcome(await sandbox.exec(script)) == expected
@@ -51,9 +49,7 @@ async def test_output_beyond_the_limit_says_so(sandbox: SandboxSession) -> None:
     assert b"its middle was dropped" in result.stderr
 
 
-async def test_a_dead_sandbox_is_an_error_of_the_transport_and_never_a_status(
-    sandbox: SandboxSession,
-) -> None:
+async def test_a_dead_sandbox_is_a_transport_error_not_a_status(sandbox: SandboxSession) -> None:
     inner = sandbox._inner
     assert isinstance(inner, SandboxkitSession)
     started = await sandbox.pty_exec_start("sleep 600", yield_time_s=0)
@@ -111,7 +107,7 @@ async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: Sand
     assert len(update.output) < (1 << 20) + 100
 
 
-async def test_a_command_without_a_terminal_takes_no_input_and_is_killed_with_the_rest(
+async def test_a_command_without_terminal_has_no_input_and_is_killed(
     sandbox: SandboxSession,
 ) -> None:
     require_program("pgrep")

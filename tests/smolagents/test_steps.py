@@ -27,9 +27,7 @@ def executor(session: Session) -> Iterator[SandboxkitExecutor]:
         yield executor
 
 
-def test_all_that_is_printed_comes_in_order_and_within_its_limit(
-    executor: SandboxkitExecutor,
-) -> None:
+def test_all_that_is_printed_comes_in_order_and_limits(executor: SandboxkitExecutor) -> None:
     output = executor(
         "import os, subprocess, sys\n"
         "print('one')\n"

@@ -12,12 +12,11 @@ import pytest
 from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.trainers._scorer import SampleScorer
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
 from tests.docker.tcp_bridge import TcpBridge
 from tests.docker_here import require_docker
 from tests.trainers import drivers, options
 from tests.trainers.published import slime
+from tests.trl.graders import Refusing
 
 pytestmark = [  # the frameworks' own, when they are imported
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -52,21 +51,8 @@ def reward_of(name: str, folder: Path, changes: str = "", **given: Any) -> drive
     return driver(drivers.file_of(trainer, folder, changes, **given))
 
 
-class Mortal(FakeProvider):
-    """Makes sandboxes until it is killed."""
-
-    dead = False
-
-    async def create(self, spec: SandboxSpec) -> str:
-        if self.dead:
-            raise ProviderUnavailableError("the daemon died")
-        return await super().create(spec)
-
-
 @each_trainer
-def test_the_documented_lines_give_right_and_wrong_responses_their_rewards(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_documented_lines_reward_right_and_wrong_responses(name: str, tmp_path: Path) -> None:
     reward = reward_of(name, tmp_path, ", pool=1")
     assert reward(RIGHT, TASK) == 1.0
     assert reward(WRONG, TASK) == 0.0
@@ -82,13 +68,13 @@ STOPS = (ProviderUnavailableError, RuntimeError)
 def test_no_sample_becomes_0_when_the_backend_dies(
     name: str, policy: str, tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
-    use_provider(provider := Mortal())
+    use_provider(provider := Refusing())
     changes = f', extract=whole, on_infra="{policy}", retry_seconds=0.2'
     reward = reward_of(name, tmp_path, changes, grader="Length()")
     assert reward("ab", {}) == 1.0
     assert reward("abc", {}) == 0.0
-    provider.dead = True
-    with pytest.raises(STOPS, match=r"died|no reward"):
+    provider.refuses = lambda number: True
+    with pytest.raises(STOPS, match=r"no capacity|no reward"):
         reward("abcd", {})
 
 
@@ -96,19 +82,17 @@ def test_no_sample_becomes_0_when_the_backend_dies(
 def test_a_masked_sample_is_left_out_and_not_0(
     name: str, tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
-    use_provider(provider := Mortal())
+    use_provider(provider := Refusing())
     reward = reward_of(name, tmp_path, ', extract=whole, on_infra="mask"', grader="Length()")
     assert reward("ab", {}) == 1.0
-    provider.dead = True
+    provider.refuses = lambda number: True
     assert reward("abcd", {}) is None
-    provider.dead = False
+    provider.refuses = lambda number: False
     assert reward("abc", {}) == 0.0
 
 
 @pytest.mark.parametrize(("name", "trainer"), [("verl", "verl"), ("skyrl", "SkyRL")])
-def test_a_mask_is_refused_where_a_trainer_has_none(
-    name: str, trainer: str, tmp_path: Path
-) -> None:
+def test_a_mask_is_refused_if_a_trainer_has_none(name: str, trainer: str, tmp_path: Path) -> None:
     with pytest.raises((ConfigurationError, RuntimeError)) as caught:
         reward_of(name, tmp_path, ', on_infra="mask"')
     message = str(caught.value.__cause__ or caught.value)
@@ -123,24 +107,12 @@ def slime_group(folder: Path, policy: str, texts: list[str], *, group_rm: bool) 
     return asyncio.run(slime.rewarded(made["custom_rm"], group, group_rm=group_rm))
 
 
-class Chosen(FakeProvider):
-    """Makes all sandboxes but those whose numbers are given."""
-
-    def __init__(self, without: set[int]) -> None:
-        super().__init__()
-        self.without, self.made = without, 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.made += 1
-        if self.made - 1 in self.without:
-            raise ProviderUnavailableError("the daemon died")
-        return await super().create(spec)
-
-
 def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
     tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
-    use_provider(Chosen(without={1}))  # 0 is the sandbox of the check before the first batch
+    use_provider(
+        Refusing(lambda number: number == 1)
+    )  # 0 is the sandbox of the check before the first batch
     group = slime_group(tmp_path, "mask", ["ab", "cd", "abc"], group_rm=True)
     lost = [sample.remove_sample for sample in group]
     assert sum(lost) == 1
@@ -151,11 +123,9 @@ def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
     )
 
 
-def test_slime_is_stopped_when_a_whole_group_failed(
-    tmp_path: Path, use_provider: Callable[[Any], None]
-) -> None:
-    use_provider(Chosen(without=set(range(1, 99))))
-    with pytest.raises(ProviderUnavailableError, match=r"all 2 samples .* the daemon died"):
+def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Callable[[Any], None]) -> None:
+    use_provider(Refusing(lambda number: number > 0))
+    with pytest.raises(ProviderUnavailableError, match=r"all 2 samples .* no capacity"):
         slime_group(tmp_path, "mask", ["ab", "cd"], group_rm=True)
 
 
@@ -174,11 +144,11 @@ def test_verl_rewards_ground_truths_as_parquet_holds_them(tmp_path: Path) -> Non
 def test_verls_rate_limited_manager_scores_an_error_0_as_the_document_warns(
     tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
-    use_provider(provider := Mortal())
+    use_provider(provider := Refusing())
     path = drivers.file_of("verl", tmp_path, ", extract=whole", "Length()")
     reward = drivers.verl(path, "rate_limited")
     assert reward("ab", {}) == 1.0
-    provider.dead = True
+    provider.refuses = lambda number: True
     assert reward("abcd", {}) == 0.0  # where this fails, the document can allow the manager
 
 

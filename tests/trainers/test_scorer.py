@@ -1,6 +1,8 @@
-"""Tasks of ground truths, and what becomes of a sample that the infrastructure failed."""
+"""Tasks of ground truths, samples that the infrastructure failed, and the document's table of adapters."""
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,15 +12,9 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.trainers._scorer import SampleScorer
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
-from tests.trl.graders import Broken, Length, Sometimes, whole
+from tests.trl.graders import Broken, Length, Refusing, Sometimes, whole
 
 TASK = {"test_list": ["assert f(1) == 2"], "cases": [{"args": [1], "expected": (2, None)}]}
-
-
-def test_a_task_is_a_mapping_or_its_json() -> None:
-    assert task_of(TASK) == TASK
-    assert task_of(json.dumps({"cases": [1.5]})) == {"cases": [1.5]}
 
 
 def test_arrays_of_numpy_are_lists_at_any_depth() -> None:
@@ -36,6 +32,8 @@ def test_arrays_of_numpy_are_lists_at_any_depth() -> None:
     assert type(found["cases"][0]["args"]) is list
     assert type(found["tuple"][0]) is int
     assert task_of(np.array(json.dumps({"a": 1}))) == {"a": 1}
+    assert task_of(TASK) == TASK
+    assert task_of(json.dumps({"cases": [1.5]})) == {"cases": [1.5]}
 
 
 @pytest.mark.parametrize("truth", ["42", "no json", None, 1.0, ["assert f(1) == 2"]])
@@ -45,92 +43,53 @@ def test_what_is_no_task_is_refused_and_quoted(truth: Any) -> None:
 
 
 def scorer(grader: Any, **options: Any) -> SampleScorer:
-    return SampleScorer(
-        grader, **{"trainer": "test", "provider": FakeProvider(), "extract": whole, **options}
-    )
+    """A scorer, which conftest.py closes after the test."""
+    given = {"trainer": "test", "provider": FakeProvider(), "extract": whole, **options}
+    return SampleScorer(grader, **given)
 
 
-def rewards(subject: SampleScorer, texts: list[str], word: str = "bad") -> list[float | None]:
-    return [each.reward for each in subject.score(texts, [{"word": word}] * len(texts)).result()]
+def rewards(subject: SampleScorer, *texts: str) -> list[float | None]:
+    tasks = [{"word": "bad"}] * len(texts)
+    return [each.reward for each in subject.score(texts, tasks).result()]
 
 
 def test_raise_names_the_share_and_the_first_failure() -> None:
-    subject = scorer(Broken())
     with pytest.raises(ProviderUnavailableError, match=r"test: 1 of 2 .*'raise'; .* no capacity"):
-        rewards(subject, ["good", "bad"])
-    subject.close()
+        rewards(scorer(Broken()), "good", "bad")
 
 
-def test_retry_grades_only_the_failed_samples_again() -> None:
+def test_retry_grades_only_the_failed_samples_again_and_ends_with_an_error() -> None:
     grader = Sometimes(2)
-    subject = scorer(grader, on_infra="retry")
-    assert rewards(subject, ["a", "b", "c"]) == [1.0, 1.0, 1.0]
+    assert rewards(scorer(grader, on_infra="retry"), "a", "b", "c") == [1.0, 1.0, 1.0]
     assert grader.asked == 5
-    subject.close()
-
-
-def test_retry_ends_with_an_error_and_not_with_a_score() -> None:
-    subject = scorer(Broken(), on_infra="retry", retry_seconds=0.5)
     with pytest.raises(ProviderUnavailableError, match="'retry'"):
-        rewards(subject, ["bad"])
-    subject.close()
-
-
-class Counts(FakeProvider):
-    """Counts the sandboxes that were made."""
-
-    made = 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.made += 1
-        return await super().create(spec)
+        rewards(scorer(Broken(), on_infra="retry", retry_seconds=0.5), "bad")
 
 
 def test_samples_that_come_at_once_share_one_session() -> None:
-    provider = Counts()
+    provider = Refusing()
     subject = scorer(Length(), provider=provider)
     begun = [subject.score([text], [{}]) for text in ("ab", "abc", "abcd")]
     assert [each.result()[0].reward for each in begun] == [1.0, 0.0, 1.0]
-    assert provider.made == 1 + len(begun)  # the first call starts one more, to see that it can
-    subject.close()
-
-
-class Late(FakeProvider):
-    """Cannot make its first sandbox."""
-
-    failures = 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        if self.failures == 0:
-            self.failures += 1
-            raise ProviderUnavailableError("not yet up")
-        return await super().create(spec)
+    assert provider.asked == 1 + len(begun)  # the first call starts one more, to see that it can
 
 
 def test_retry_waits_for_a_backend_that_is_not_yet_up() -> None:
-    subject = scorer(Broken(), on_infra="retry", provider=Late())
-    assert rewards(subject, ["good"]) == [1.0]
-    subject.close()
-    subject = scorer(Broken(), on_infra="mask", provider=Late())
-    with pytest.raises(ProviderUnavailableError, match="not yet up"):
-        rewards(subject, ["good"])
-    subject.close()
+    def late() -> Refusing:
+        return Refusing(lambda number: number == 0)
+
+    assert rewards(scorer(Broken(), on_infra="retry", provider=late()), "good") == [1.0]
+    with pytest.raises(ProviderUnavailableError, match="no capacity"):
+        rewards(scorer(Broken(), on_infra="mask", provider=late()), "good")
 
 
-def test_a_masked_sample_has_no_reward() -> None:
-    subject = scorer(Broken(), on_infra="mask")
-    assert rewards(subject, ["good", "bad"]) == [1.0, None]
-    subject.close()
-
-
-def test_masking_ends_when_only_failures_follow_each_other() -> None:
+def test_a_masked_sample_has_no_reward_until_only_failures_follow_each_other() -> None:
     subject = scorer(Broken(), on_infra="mask", max_masked=3)
-    assert rewards(subject, ["bad 1", "bad 2"]) == [None, None]
-    assert rewards(subject, ["good"]) == [1.0]
-    assert rewards(subject, ["bad 1", "bad 2"]) == [None, None]
+    assert rewards(subject, "bad 1", "bad 2") == [None, None]
+    assert rewards(subject, "good") == [1.0]
+    assert rewards(subject, "bad 1", "bad 2") == [None, None]
     with pytest.raises(ProviderUnavailableError, match=r"the last 3 samples .* max_masked=3"):
-        rewards(subject, ["bad 3"])
-    subject.close()
+        rewards(subject, "bad 3")
 
 
 @pytest.mark.parametrize(
@@ -142,8 +101,32 @@ def test_masking_ends_when_only_failures_follow_each_other() -> None:
         ({"max_masked": 0}, "max_masked=0"),
     ],
 )
-def test_a_policy_that_cannot_be_followed_is_refused_at_once(
-    options: dict[str, Any], message: str
-) -> None:
+def test_a_policy_that_cannot_be_followed_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         scorer(Broken(), **options)
+
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "integrations" / "trainers"
+LONGEST = 120
+
+
+def test_the_table_has_each_adapter_with_its_number_of_lines() -> None:
+    rows = re.findall(r"^\| .* \| \[`(\w+)\.py`\]\(\S+\) \| (\d+) \|", _document(), re.MULTILINE)
+    real = {
+        path.stem: len(path.read_text().splitlines())
+        for path in FOLDER.glob("*.py")
+        if not path.stem.startswith("_")
+    }
+    assert {name: int(lines) for name, lines in rows} == real
+    assert max(real.values()) <= LONGEST
+
+
+def test_each_use_takes_three_lines() -> None:
+    for name in ("verl", "OpenRLHF", "slime", "SkyRL", "NeMo Gym"):
+        (row,) = re.findall(rf"^\| {name} \(.*$", _document(), re.MULTILINE)
+        assert len(re.findall("`[^`]+`", row.split(" | ")[1])) == 3, row
+
+
+def _document() -> str:
+    return (ROOT / "docs" / "adapters.md").read_text()

@@ -27,9 +27,7 @@ from tests.trl.tiny import Dying, expected_advantages, rates, rewards, train
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 
-def test_environments_give_the_tools_and_the_reward_and_begin_each_rollout_afresh(
-    tmp_path: Path,
-) -> None:
+def test_environments_give_tools_and_rewards_and_begin_rollouts_afresh(tmp_path: Path) -> None:
     turns = (call("bash", command="ls"), *TURNS)
     with SandboxEnvironments(judge, provider="local") as environments:
         training = train(tmp_path, environments, turns, max_steps=2)
@@ -145,9 +143,7 @@ def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure(
             assert (verdict.attributable_to, reward) == ("infra", None)
 
 
-@pytest.mark.parametrize(
-    "odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"]
-)
+@pytest.mark.parametrize("odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"])
 def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
     with SandboxEnvironments(judge, provider="local") as environments:
         rollout = environments()

@@ -95,9 +95,7 @@ def test_graded_completions_are_kept_with_failures_and_equals(tmp_path: Path) ->
     assert {row["group"] for row in kept(tmp_path, 2)} == {2, 3}
 
 
-def test_by_hand_with_a_failure_and_on_another_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_keeps_failures_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     reward = SandboxReward(Broken(), provider=FakeProvider(), extract=whole, records=tmp_path)
     output = ["good", "good", "bad"]

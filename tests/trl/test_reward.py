@@ -1,18 +1,21 @@
-"""SandboxReward and CombinedReward as TRL calls them."""
+"""SandboxReward and CombinedReward as TRL calls them, and in its own trainer."""
 
 import asyncio
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._service import within
 from sandboxkit.integrations.rewards import HostCompare, Limits
 from sandboxkit.integrations.trl import CombinedReward, SandboxReward
 from sandboxkit.testing import FakeProvider
-from tests.trl.graders import Broken, Hangs, Length, Sometimes, whole
+from tests.trl.graders import Broken, Hangs, Length, Refusing, Sometimes, whole
+from tests.trl.tiny import expected_advantages, trainer
 
 Make = Callable[..., SandboxReward]
 SLEEPS = "import time\ndef f(x): time.sleep(600)"
@@ -43,9 +46,7 @@ def test_a_batch_is_graded_in_order_and_duplicates_once(reward: Make) -> None:
 
 
 @pytest.mark.parametrize("failures", [0, 2, 4])
-def test_a_failure_is_of_one_of_equal_completions_and_not_of_all(
-    reward: Make, failures: int
-) -> None:
+def test_a_failure_is_of_one_of_equal_completions_not_of_all(reward: Make, failures: int) -> None:
     grader = Sometimes(failures)
     found = reward(grader, max_infra_failed_rate=1.0)(["p"] * 5, ["ab"] * 5)
     assert found == [None] * failures + [1.0] * (5 - failures)
@@ -97,9 +98,7 @@ def test_a_grader_that_hangs_is_given_up(reward: Make) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_the_longest_time_of_a_batch_is_logged_before_it(
-    reward: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batchs_longest_time_is_logged(reward: Make, caplog: pytest.LogCaptureFixture) -> None:
     limits = Limits(timeout=1, wall=4)
     with caplog.at_level("INFO", logger="sandboxkit.integrations._training"):
         subject = reward(HostCompare(limits), provider="local", pool=2)
@@ -119,9 +118,7 @@ def test_sleeping_completions_mask_none_behind_them(reward: Make) -> None:
 
 
 @pytest.mark.timeout(200)
-def test_a_completion_that_sleeps_in_each_of_many_cases_does_not_excuse_itself(
-    reward: Make,
-) -> None:
+def test_a_completion_that_sleeps_in_each_case_does_not_excuse_itself(reward: Make) -> None:
     grader = HostCompare(Limits(timeout=0.6, wall=0.6), partial=True)
     subject = reward(grader, provider="local", pool=1, deadline=6)
     cases = [{"args": [number], "expected": number + 1} for number in range(16)]
@@ -199,3 +196,36 @@ def test_tasks_with_a_reference_are_checked_before_the_first_batch(
     assert checked(check_tasks="off") == []
     with pytest.raises(ConfigurationError, match="task 2 is refused"):
         checked(check_tasks="raise")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+
+PLAIN = [{"prompt": f"write {number}"} for number in range(16)]
+
+
+@pytest.mark.parametrize("combined", [False, True])
+def test_a_third_of_failures_changes_no_other_advantage(tmp_path: Path, combined: bool) -> None:
+    provider = Refusing(lambda number: number % 10 in (2, 5, 8))
+    subject = SandboxReward(Length(), provider=provider, extract=whole, max_infra_failed_rate=0.9)
+
+    def length(completions: list[str], **_: Any) -> list[float]:
+        return [len(text) / 100 for text in completions]
+
+    functions = [CombinedReward([subject, length])] if combined else [subject]
+    training = trainer(tmp_path, PLAIN, reward_funcs=functions, config={"max_steps": 5})
+    try:
+        training.train()
+    finally:
+        subject.close()
+    assert provider.refused > 10
+    name = training.reward_func_names[0]
+    rewards = torch.tensor(list(training._logs["rewards"][name]))
+    advantages = torch.tensor(list(training._logs["advantages"]))
+    failed = rewards.isnan()
+    assert 0.1 < failed.float().mean() < 0.5
+    torch.testing.assert_close(advantages, expected_advantages(rewards), atol=1e-5, rtol=1e-4)
+    assert (advantages[failed] == 0).all()
+    rates = [entry["outcome/infra_error"] for entry in training.state.log_history[:-1]]
+    assert len(rates) == 5
+    assert sum(rates) / 5 == pytest.approx(provider.refused / 80)
+    assert rates[-1] == failed.float().mean()

@@ -102,9 +102,7 @@ def test_a_sandbox_that_cannot_be_made_masks_its_rollout(tmp_path: Path) -> None
         assert rates(training, 1) == [0.25]
 
 
-def test_a_tool_that_is_not_there_and_a_call_that_does_not_fit_are_answered(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_tool_and_a_call_that_does_not_fit_are_answered(tmp_path: Path) -> None:
     turns = (call("get_reward"), call("bash", cmd="ls"), "done")
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         training = train(tmp_path, SandboxRollouts(environments), turns)

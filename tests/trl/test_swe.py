@@ -105,9 +105,7 @@ def test_rewards_may_be_told_to_trl(tasks: dict[str, Task]) -> None:
         assert rollout.get_reward() == 1.0
 
 
-def test_a_row_without_a_task_is_refused(
-    environments: SweEnvironments, tasks: dict[str, Task]
-) -> None:
+def test_a_row_needs_a_task(environments: SweEnvironments, tasks: dict[str, Task]) -> None:
     rollout = environments()
     with pytest.raises(ConfigurationError, match="not reset"):
         rollout.bash("true")

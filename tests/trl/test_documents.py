@@ -1,4 +1,4 @@
-"""The short examples of what TRL is given print exactly what they should."""
+"""The examples and the pages about TRL run and print exactly what they should."""
 
 import runpy
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import sandboxkit.integrations.trl  # noqa: F401 - not in a test, because its imports leave files
+from tests.packaging.test_snippets import WITH_TRL, name, play
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = Path(__file__).parent / "expected"
@@ -23,3 +24,10 @@ def test_a_piece_prints_exactly_what_is_expected(
     monkeypatch.setenv("SANDBOXKIT_PROVIDER", "local")
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out == (EXPECTED / f"{path.stem}.txt").read_text()
+
+
+@pytest.mark.parametrize("page", WITH_TRL, ids=name)
+def test_the_blocks_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path) -> None:
+    done = play(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
