@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -6,6 +6,7 @@ from pathlib import Path
 FILES = tomllib.loads((Path(__file__).parent / "answer.toml").read_text())
 TEST, SOLUTION, SETTINGS = FILES["test"], FILES["solution"], FILES["settings"]
 STATUS: str = FILES["status"]
+PHASES: str = FILES["phases"]
 
 
 def write(
@@ -27,9 +28,3 @@ def write(
     if dockerfile is not None:
         (folder / "environment" / "Dockerfile").write_text(dockerfile)
     return folder
-
-
-PHASES = SETTINGS.replace("[agent]", '[agent]\nnetwork_mode = "no-network"').replace(
-    '"no-network"\nworkdir', '"allowlist"\nallowed_hosts = ["some.invalid"]\nworkdir'
-)
-"""The environment and the tests may reach one name, the agent none."""

@@ -12,7 +12,7 @@ from sandboxkit.integrations.harbor import load_task
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import SweEnv, Task, grade
 from tests.docker_here import require_docker
-from tests.harbor.tasks import PHASES, SETTINGS, SOLUTION, STATUS, write
+from tests.harbor.tasks import FILES, PHASES, SETTINGS, SOLUTION, STATUS, write
 
 pytestmark = pytest.mark.anyio
 OUT = "/logs/verifier"
@@ -100,9 +100,8 @@ class Flaky(Mapping[str, str]):
 async def test_a_network_failure_in_the_tests_is_masked(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
     flaky = Flaky()
-    task = dataclasses.replace(
-        load_task(folder, image="default", allow_network="internet"), test_env=flaky
-    )
+    task = load_task(folder, image="default", allow_network="internet")
+    task = dataclasses.replace(task, test_env=flaky)
     async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.start()
@@ -112,15 +111,7 @@ async def test_a_network_failure_in_the_tests_is_masked(tmp_path: Path) -> None:
 
 def test_settings_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KEY", "hush")
-    settings = 'artifacts = ["/job/out", { source = "more" }]\n' + SETTINGS.replace(
-        "timeout_sec = 60.0\n[env", "timeout_sec = 7\n[env"
-    ).replace(
-        "[environment]",
-        'environment_mode = "separate"\nnetwork_mode = "public"\n'
-        'env = { KEY = "${SECRET_KEY}", MODE = "${NO_SUCH:-fast}" }\n'
-        "[environment]\nmemory = '0.5G'\ncpus = 2",
-    )
-    folder = write(tmp_path / "answer", settings=settings)
+    folder = write(tmp_path / "answer", settings=FILES["full"])
     task = load_task(folder, allow_network="internet", env_names=["SECRET_KEY", "NO_SUCH"])
     assert (task.image, task.workdir) == ("sandboxkit/python:3.11", "/job")
     assert (task.memory_mb, task.cpus, task.test_timeout) == (512, 2, 7.0)
@@ -137,9 +128,8 @@ def test_each_phase_has_its_own_network(tmp_path: Path) -> None:
     assert (task.network, task.test_network) == ("none", some)
     empty = PHASES.replace('["some.invalid"]', "[]")
     assert load_task(write(tmp_path / "b", settings=empty)).test_network == "none"
-    public = write(
-        tmp_path / "c", settings=PHASES.replace('"allowlist"\nallowed_hosts', '"public"\n#')
-    )
+    everywhere = PHASES.replace('"allowlist"\nallowed_hosts', '"public"\n#')
+    public = write(tmp_path / "c", settings=everywhere)
     assert load_task(public, allow_network="internet").test_network == "internet"
     in_place = load_task(public, in_place=True, allow_network=["internet"])
     assert in_place.test_network == Egress(allow=["*"])
@@ -154,12 +144,9 @@ def test_a_task_without_a_network_has_the_sessions_or_what_is_allowed(tmp_path: 
 
 async def test_in_place_the_network_changes_to_that_of_the_tests(tmp_path: Path) -> None:
     test = f"python3 -c '{STATUS}'\necho 1 >{OUT}/reward.txt"
-    task = load_task(
-        write(tmp_path / "a", test=test, settings=PHASES),
-        image="default",
-        in_place=True,
-        allow_network=["some.invalid"],
-    )
+    folder = write(tmp_path / "a", test=test, settings=PHASES)
+    allowed = ["some.invalid"]
+    task = load_task(folder, image="default", in_place=True, allow_network=allowed)
     async with Session("local") as session, SweEnv(session, {"a": task}) as env:
         await env.reset("a")
         seen = await env.step("bash", {"command": f"python3 -c '{STATUS}'"})

@@ -6,7 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,11 @@ async def trial(
     return await Trial.create(config)
 
 
-def environment(folder: Path, task: Path, **kwargs: object) -> Any:  # Any: untyped here
-    allowed = {"allow_network": "internet"}  # tasks of Harbor have it if they say nothing
-    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=ON["local"] | allowed | kwargs)
-    read = Task(task)
+def environment(folder: Path) -> Any:  # Any: untyped here
+    # Tasks of Harbor have the internet if they say nothing.
+    kwargs = ON["local"] | {"allow_network": "internet"}
+    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=kwargs)
+    read = Task(write(folder / "answer"))
     return EnvironmentFactory.create_environment_from_config(
         config=config,
         environment_dir=read.paths.environment_dir,
@@ -178,7 +180,7 @@ async def test_a_cancelled_trial_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
-    box = environment(tmp_path, write(tmp_path / "answer"))
+    box = environment(tmp_path)
     starting = asyncio.create_task(box.start(force_build=False))
     await asyncio.sleep(0)
     starting.cancel()
@@ -191,7 +193,7 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
 async def test_a_failed_stop_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box = environment(tmp_path, write(tmp_path / "answer"))
+    box = environment(tmp_path)
     await box.start(force_build=False)
 
     async def fails(provider: object, sandbox_id: str) -> None:
@@ -206,36 +208,37 @@ async def test_a_failed_stop_is_tried_again(
     assert await there("local") == set()
 
 
-async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:
-    box = environment(tmp_path, write(tmp_path / "answer"))
+@asynccontextmanager
+async def started(folder: Path) -> AsyncIterator[Any]:
+    box = environment(folder)
     await box.start(force_build=False)
     try:
+        yield box
+    finally:
+        await box.stop(delete=True)
+
+
+async def test_commands_have_their_true_outcomes(tmp_path: Path) -> None:
+    async with started(tmp_path) as box:
         output = await box.exec("echo $PWD $HINT $MORE; echo err >&2; exit 3", env={"MORE": "x"})
-        assert (output.stdout, output.stderr, output.return_code) == (
-            "/job forty-two x\n",
-            "err\n",
-            3,
-        )
+        found = (output.stdout, output.stderr, output.return_code)
+        assert found == ("/job forty-two x\n", "err\n", 3)
         assert (await box.exec("pwd", cwd="/tmp", user="root")).stdout == "/tmp\n"
         late = await box.exec("echo early; sleep 600", timeout_sec=1)
         assert (late.stdout, late.return_code) == ("early\n", 124)
         assert (await box.exec("true", cwd="/missing")).return_code == 127
         with pytest.raises(ConfigurationError, match="only user"):
             await box.exec("true", user="somebody")
-    finally:
-        await box.stop(delete=True)
     with pytest.raises(ConfigurationError, match="stopped"):
         await box.exec("true")
 
 
 async def test_files_go_both_ways(tmp_path: Path) -> None:
-    box = environment(tmp_path, write(tmp_path / "answer"))
     source = tmp_path / "source"
     (source / "deep").mkdir(parents=True)
     (source / "deep" / "run.sh").write_text("#!/bin/sh\necho ran\n")
     (source / "deep" / "run.sh").chmod(0o755)
-    await box.start(force_build=False)
-    try:
+    async with started(tmp_path) as box:
         await box.upload_dir(source, "/job/copy")
         await box.upload_file(source / "deep" / "run.sh", "/job/")
         assert (await box.exec("copy/deep/run.sh; ./run.sh")).stdout == "ran\nran\n"
@@ -247,8 +250,6 @@ async def test_files_go_both_ways(tmp_path: Path) -> None:
         )
         with pytest.raises(FileNotFoundError):
             await box.download_file("/job/missing", tmp_path / "missing")
-    finally:
-        await box.stop(delete=True)
     written = (source / "deep" / "run.sh").read_text()
     assert (tmp_path / "back" / "deep" / "run.sh").read_text() == written
     assert (tmp_path / "new" / "one").read_text() == written
