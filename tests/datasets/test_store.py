@@ -21,7 +21,6 @@ UNKNOWN = "sha256:" + "0" * 64
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own."""
     folder = tmp_path / "state"
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(folder))
     return folder
@@ -44,7 +43,6 @@ def stored(dataset: Dataset) -> Path:
 
 
 def elsewhere(code: str, *arguments: object) -> str:
-    """What a program in another process prints."""
     program = f"import sys; from sandboxkit import *; from sandboxkit.datasets import *\n{code}"
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -36,7 +36,6 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def agent(sandbox: Sandbox, *calls: tuple[str, dict[str, object]], timeout: float = 120.0) -> Any:
-    """An agent that makes these calls and is done."""
     message: list[AIMessage | str] = [
         AIMessage("", tool_calls=[{"name": name, "args": args, "id": f"call{number}"}])
         for number, (name, args) in enumerate(calls)
@@ -46,7 +45,6 @@ def agent(sandbox: Sandbox, *calls: tuple[str, dict[str, object]], timeout: floa
 
 
 def answers(state: dict[str, list[BaseMessage]]) -> list[str]:
-    """What the tools told the model."""
     return [message.text for message in state["messages"] if isinstance(message, ToolMessage)]
 
 

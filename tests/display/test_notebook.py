@@ -29,8 +29,6 @@ class Cell:
 
 
 class Book:
-    """A kernel that runs one cell after another."""
-
     def __init__(self, manager: Any, client: Any) -> None:
         self.manager, self.client = manager, client
 
@@ -56,7 +54,6 @@ class Book:
                 return cell
 
     def value(self, code: str) -> str:
-        """What a cell's last expression is, as Python writes it."""
         cell = self.run(code)
         assert cell.error is None, cell
         return str(cell.shown["text/plain"])

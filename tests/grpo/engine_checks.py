@@ -26,7 +26,6 @@ REQUESTS = [
 
 
 def close(engine: Engine) -> float:
-    """Return how far log-probabilities may be from the trainer's."""
     return 1e-5 if isinstance(engine, HFEngine) else CLOSE
 
 

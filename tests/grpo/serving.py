@@ -30,8 +30,6 @@ START_WITHIN = 300.0
 
 @dataclass
 class Server:
-    """One that answers; `folder` is of the model that it serves."""
-
     url: str
     folder: Path
     process: "subprocess.Popen[bytes]"
@@ -112,6 +110,5 @@ def _wait_until_it_answers(server: Server, log: Path) -> None:
 
 
 def settings(folder: Path, run: Path, *more: str) -> list[str]:
-    """Of a run of the program with that model."""
     few = [f"model.name={folder}", "run.timeout=120", "rollout.prompts_per_step=4"]
     return tiny.settings(folder, run, *few, *more)

@@ -100,7 +100,6 @@ class StandIn:
 
 
 def serve(port: str, folder: str, stop: str) -> None:
-    """Until it is killed."""
     state = StandIn(folder, int(stop))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 

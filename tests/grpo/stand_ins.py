@@ -27,7 +27,6 @@ class Nursery:
     process: "subprocess.Popen[str]"
 
     def fork(self, kind: str, *each: list[str]) -> list[int]:
-        """Start one process for each list of arguments, and return their ids."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps([kind, each]) + "\n")
@@ -59,7 +58,6 @@ class Nursery:
 
 @contextlib.contextmanager
 def nursery() -> Iterator[Nursery]:
-    """Start the process, and end it afterwards."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", __name__]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
@@ -83,7 +81,6 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it, and wait until it answers."""
         (self.pid,) = self.nursery.fork("serve", [str(self.port), *self.arguments])
         deadline = time.monotonic() + 120
         while wait:
@@ -97,7 +94,6 @@ class Served:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """At once, and return when it is gone."""
         deadline = time.monotonic() + 30
         with contextlib.suppress(ProcessLookupError):
             while self.pid and time.monotonic() < deadline:
@@ -108,7 +104,6 @@ class Served:
 
 @contextlib.contextmanager
 def serving(count: int, folder: Path, stop: int) -> Iterator[list[Served]]:
-    """So many, that answer; killed at the end."""
     with nursery() as process:
         made = [Served(process, free_port(), [str(folder), str(stop)]) for _ in range(count)]
         try:

@@ -70,7 +70,6 @@ def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torc
 def ours(
     given: dict[str, torch.Tensor], objective: Objective, off_policy: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Our loss on the same completions, flat and without their padding, and its gradient."""
     written = given["mask"].bool()
     sequence = torch.arange(SEQUENCES)[:, None].expand(-1, LENGTH)[written]
     logp = given["logp"].detach()[written].requires_grad_()

@@ -44,7 +44,6 @@ PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    """A run's folder that is a file system of its own."""
     run = tmp_path / "run"
     run.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(run)], check=True)

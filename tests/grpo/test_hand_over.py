@@ -34,7 +34,6 @@ PROMPT = (5, 6, 7, 8)
 
 @pytest.fixture(params=(*DENSE, *EXPERTS))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A tiny model of a family, with random weights."""
     torch.manual_seed(0)
     experts = {
         "num_experts": 4,

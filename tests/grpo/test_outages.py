@@ -149,7 +149,6 @@ def test_a_repeated_signal_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("retries", [0, 6])
 def test_injected_failures_reach_the_graders_and_retries_make_up_for_them(retries: int) -> None:
-    """Failures are those of `benchmarks.grpo_failures`."""
     grader, provider = HostCompare(limits=Limits(retries=retries)), Failing(0.2)
     task = {"entry_point": "f", "cases": [{"args": [1], "expected": 1}]}
     with grading_session(grader, provider, max_concurrency=2) as session:

@@ -285,8 +285,6 @@ def test_a_grader_that_raises_now_and_then_is_a_line_on_the_screen(
 
 
 class Whimsical:
-    """Raises for every eighth submission."""
-
     asked = 0
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:

@@ -34,8 +34,6 @@ SLOW = 0.3
 
 
 class Slow:
-    """A grader that takes so long, and passes everything."""
-
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         await asyncio.sleep(SLOW)
         return Verdict(Outcome.PASSED, 1.0, trust="isolated")

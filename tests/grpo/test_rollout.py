@@ -268,8 +268,6 @@ def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> No
 
 
 class Away(LocalProvider):
-    """Makes no sandbox."""
-
     async def create(self, spec: SandboxSpec) -> str:
         raise ProviderUnavailableError("no room")
 

@@ -59,7 +59,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def show(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run it with its output in a pipe."""
     command = [sys.executable, "-m", "sandboxkit", "grpo", "show", *arguments]
     env = {**os.environ, "COLUMNS": "", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)

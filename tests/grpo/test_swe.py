@@ -49,7 +49,6 @@ def run(
     count: int = 1,
     task: Task = TASKS["fix_intervals"],
 ) -> list[Rollout]:
-    """Rollouts of a task, all at once."""
     tokenizer = tiny.chat_tokenizer()
     config = read(None, ["model.name=m", "data.tasks=bundled", *LONG, *settings])
     row = Row(0, (5, 6), "ask", "", {"task_id": task.id})

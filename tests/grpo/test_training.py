@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 def step(
     model: torch.nn.Module, batch: list[TrainingSample], kind: Any = "dapo", **more: Any
 ) -> StepReport:
-    """Take one step down the gradient."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return train_step(model, optimizer, batch, Objective(kind), max_tokens_per_row=64, **more)
 

@@ -42,7 +42,6 @@ def save_model(folder: Path, head_dim: int = 16, *, tied: bool = False) -> str:
 
 
 def changed(folder: object, seed: int, distance: float = 0.3) -> PreTrainedModel:
-    """A folder's model with other weights, as after some training."""
     torch.manual_seed(seed)
     model = load(str(folder))
     with torch.no_grad():
@@ -52,15 +51,12 @@ def changed(folder: object, seed: int, distance: float = 0.3) -> PreTrainedModel
 
 
 def update(engine: Engine, model: torch.nn.Module, version: int) -> None:
-    """Hand a model's weights to an engine."""
     engine.pause()
     engine.update_weights(model.state_dict().items(), version)
     engine.resume()
 
 
 def ask(engine: Engine, *requests: SampleRequest) -> list[Completion]:
-    """Return the completions of requests that are made together."""
-
     async def together() -> list[Completion]:
         return await asyncio.wait_for(asyncio.gather(*map(engine.generate, requests)), 60)
 
@@ -68,7 +64,6 @@ def ask(engine: Engine, *requests: SampleRequest) -> list[Completion]:
 
 
 def difference(model: torch.nn.Module, request: SampleRequest, done: Completion) -> float:
-    """Return how far a completion's log-probabilities are from the model's, at most."""
     sequence = Sequences([request.ids + done.ids], [len(request.ids)])
     expected, _ = logp_of(model, sequence, temperature=request.temperature or 1.0)
     return float((torch.tensor(done.logp) - expected.detach()).abs().max())

@@ -17,7 +17,6 @@ def write(
     settings: str = SETTINGS,
     dockerfile: str | None = None,
 ) -> Path:
-    """Write the task, and return its folder."""
     for name in ("environment", "tests", "solution"):
         (folder / name).mkdir(parents=True)
     (folder / "instruction.md").write_text("Write 42 into answer.txt.\n")

@@ -49,7 +49,6 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def there(provider: str) -> set[str]:
-    """The sandboxes of trials that live."""
     found = await Sandbox.list(provider=provider)
     return {info.id for info in found if "harbor" in info.tags}
 

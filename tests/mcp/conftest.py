@@ -18,13 +18,11 @@ COMMAND = ("-m", "sandboxkit", "mcp")
 
 @pytest.fixture
 def tag() -> str:
-    """A tag that no other test uses."""
     return f"mcp-test:{uuid.uuid4().hex[:8]}"
 
 
 @asynccontextmanager
 async def connected(*options: str) -> AsyncIterator[ClientSession]:
-    """A client of a server of its own."""
     server = StdioServerParameters(
         command=sys.executable, args=[*COMMAND, *options], env=dict(os.environ)
     )
@@ -34,7 +32,6 @@ async def connected(*options: str) -> AsyncIterator[ClientSession]:
 
 
 def text(answer: CallToolResult) -> str:
-    """What a model reads."""
     parts = [part for part in answer.content if isinstance(part, TextContent)]
     return "\n".join(part.text for part in parts)
 
@@ -66,14 +63,12 @@ def by_hand(*options: str) -> "Iterator[subprocess.Popen[str]]":
 
 
 def call(process: "subprocess.Popen[str]", name: str, **arguments: object) -> dict[str, object]:
-    """Call a tool and wait for its answer."""
     return ask(process, "tools/call", {"name": name, "arguments": arguments})
 
 
 def ask(
     process: "subprocess.Popen[str]", method: str, params: dict[str, object]
 ) -> dict[str, object]:
-    """Make a request and wait for its answer."""
     number = uuid.uuid4().hex
     send(process, {"id": number, "method": method, "params": params})
     for line in _stream(process.stdout):
@@ -84,7 +79,6 @@ def ask(
 
 
 def send(process: "subprocess.Popen[str]", message: dict[str, object]) -> None:
-    """Send a message without waiting."""
     stream = _stream(process.stdin)
     stream.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     stream.flush()

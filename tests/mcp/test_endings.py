@@ -21,7 +21,6 @@ CLIENT = (Path(__file__).parent / "client.txt").read_text()
 
 
 def gone(tag: str, provider: str) -> bool:
-    """Whether there is no sandbox with the tag any more, in the end."""
     return _soon(lambda: not Sandbox.list(tag, provider=provider).result())
 
 

@@ -32,7 +32,6 @@ async def session(anyio_backend: str) -> AsyncIterator[Session]:
 
 @pytest.fixture
 async def sandbox(session: Session) -> AsyncIterator[SandboxSession]:
-    """A started session of the SDK, deleted after the test."""
     client = SandboxkitClient(session)
     manifest = Manifest(environment=Environment(value={"GIVEN": "by the manifest"}))
     async with await client.create(manifest=manifest) as sandbox:
@@ -40,16 +39,13 @@ async def sandbox(session: Session) -> AsyncIterator[SandboxSession]:
 
 
 async def living(session: Session) -> list[str]:
-    """The ids of the Session's sandboxes, whoever made them for it."""
     infos = await session.list()
     return [info.id for info in infos if info.tags.get("sandboxkit.session") == session.id]
 
 
 def outcome(result: ExecResult) -> tuple[int, str, str]:
-    """Its status and its streams as text."""
     return result.exit_code, result.stdout.decode(), result.stderr.decode()
 
 
 def data(text: str) -> io.BytesIO:
-    """What the SDK's `write` takes."""
     return io.BytesIO(text.encode())

@@ -69,7 +69,6 @@ async def test_a_dead_sandbox_is_a_transport_error_not_a_status(sandbox: Sandbox
 
 
 async def typed(sandbox: SandboxSession, number: int, chars: str, until: bytes) -> None:
-    """Type, and wait for what is to come of it."""
     output = b""
     while until not in output:
         update = await sandbox.pty_write_stdin(session_id=number, chars=chars, yield_time_s=0)

@@ -19,7 +19,6 @@ class ScriptedModel(Model):  # type: ignore[misc]  # smolagents ships no types
         self.seen: list[str] = []
 
     def generate(self, messages: list[Any], *given: object, **options: object) -> ChatMessage:
-        """The next code, as the agent's code block."""
         self.before(len(self.seen))
         last = messages[-1]
         parts = last.content if isinstance(last.content, list) else [{"text": last.content}]
@@ -29,14 +28,12 @@ class ScriptedModel(Model):  # type: ignore[misc]  # smolagents ships no types
 
 
 def living(session: Session) -> list[str]:
-    """The ids of the Session's sandboxes."""
     infos = session.list().result()
     return [info.id for info in infos if info.tags.get("sandboxkit.session") == session.id]
 
 
 @pytest.fixture
 def session() -> Iterator[Session]:
-    """The local provider; the executor of a test must have deleted its sandbox by the end."""
     with Session("local", env={"PIP_RETRIES": "0"}) as session:
         yield session
         deadline = time.monotonic() + 120

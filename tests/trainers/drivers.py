@@ -48,7 +48,6 @@ class Letters:
 
 
 def verl(path: Path, manager: str = "naive") -> Reward:
-    """Load the file as verl does and let one of its reward managers call it."""
     framework("verl")
     import numpy as np
     import torch
@@ -127,7 +126,6 @@ def _episode(executor: Any, text: str, truth: Any) -> float | None:
 
 
 def slime_single(path: Path) -> Reward:
-    """Await the file's function with a sample."""
     custom_rm = _made(path)["custom_rm"]
 
     def run(text: str, truth: Any) -> float | None:
@@ -139,7 +137,6 @@ def slime_single(path: Path) -> Reward:
 
 
 def skyrl(path: Path) -> Reward:
-    """Register the file's environment and run one episode of it."""
     gym = framework("skyrl_gym")
     name = f"code-{path.parent.name}"
     gym.register(name, entry_point=_made(path)["CodeEnv"])

@@ -35,8 +35,6 @@ class Broken:
 
 
 class Sometimes:
-    """Fails at first, so many times."""
-
     def __init__(self, failures: int) -> None:
         self.left, self.asked = failures, 0
 
@@ -48,15 +46,12 @@ class Sometimes:
 
 
 class Hangs:
-    """Never answers."""
-
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         await session.run(["sleep", "600"])
         raise ProviderUnavailableError("not reached")
 
 
 def whole(text: str) -> str | None:
-    """The completion is the code."""
     return text or None
 
 
@@ -80,8 +75,6 @@ class Refusing(FakeProvider):
 
 
 class Hanging(FakeProvider):
-    """Starts sandboxes for ever."""
-
     async def create(self, spec: SandboxSpec) -> str:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")

@@ -15,15 +15,12 @@ from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, 
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Diagnosis
-from tests.trl.graders import Broken, Refusing, Sometimes, whole
+from tests.trl.graders import Broken, Refusing, Sometimes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rl_training" / "trl_grpo.py"
-ANSWER = "<answer>def add(a, b): return a + b</answer>"
 
 
 class Unfit(FakeProvider):
-    """A provider that cannot work."""
-
     async def diagnose(self) -> Diagnosis:
         return Diagnosis(False, "", "no daemon", "start one")
 
@@ -57,8 +54,6 @@ class Trusted:
 
 
 class Fixed(RolloutEnvironment):
-    """A rollout that has a verdict."""
-
     def __init__(self, verdict: Verdict) -> None:
         super().__init__()
         self.verdict = verdict
@@ -70,7 +65,6 @@ class Fixed(RolloutEnvironment):
 
 
 def code(text: str) -> str | None:
-    """The completion, unless it is prose."""
     return None if text.startswith("prose") else text
 
 
@@ -89,49 +83,14 @@ def score(
         subject.close()
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "columns", "said"),
-    [
-        (
-            ["prose", "more prose", ANSWER, ANSWER + "\n"],
-            {"extract": None},
-            {"test_list": [["assert add(2, 3) == 5"]] * 4},
-            r"2 of 2 .* of 4 .*no capacity",
-        ),
-        (
-            ["sorted", "sorted(1)", "def f(x): return x"],
-            {"extract": whole},
-            {"test_list": [["assert f(1) == 1"]] * 3, "banned_patterns": [["sorted"]] * 3},
-            r"1 of 1 .* of 3 .*no capacity",
-        ),
-    ],
-    ids=["prose", "banned names"],
-)
-def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon(
-    texts: list[str], options: dict[str, Any], columns: dict[str, Any], said: str
-) -> None:
-    given = {name: value for name, value in options.items() if value}
-    subject = SandboxReward(HostCompare(), provider=away(1), **given)
-    try:
-        with pytest.raises(ProviderUnavailableError, match=said):
-            subject([str(number) for number in range(len(texts))], texts, **columns)
-    finally:
-        subject.close()
-
-
-def test_a_batch_of_which_half_holds_no_code_does_not_hide_a_dead_daemon() -> None:
-    subject = SandboxReward(HostCompare(), provider=away(1))
-    texts = ["prose", "more prose", ANSWER, ANSWER + "\n"]
+def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon() -> None:
+    """Prose and a banned name say nothing of it."""
+    subject = SandboxReward(HostCompare(), provider=away(1), extract=code)
+    texts = ["prose", "sorted", "def f(x): return x", "def f(x): return x + 0"]
+    columns = {"test_list": [["assert f(1) == 1"]] * 4, "banned_patterns": [["sorted"]] * 4}
     with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no capacity"):
-        score(subject, texts, test_list=[["assert add(2, 3) == 5"]] * 4)
-
-
-def test_a_banned_name_says_nothing_of_the_daemon() -> None:
-    subject = SandboxReward(HostCompare(), provider=away(1), extract=whole)
-    texts = ["sorted", "sorted(1)", "def f(x): return x"]
-    tests, banned = [["assert f(1) == 1"]] * 3, [["sorted"]] * 3
-    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .* of 3 .*no capacity"):
-        score(subject, texts, test_list=tests, banned_patterns=banned)
+        subject([str(number) for number in range(4)], texts, **columns)
+    subject.close()
 
 
 def test_all_equal_completions_needed_a_sandbox() -> None:

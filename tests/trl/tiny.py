@@ -106,12 +106,10 @@ def train(
 
 
 def rewards(training: GRPOTrainer, name: str = "environment_reward") -> list[float]:
-    """The rewards of the last step."""
     return list(training._logs["rewards"][name])
 
 
 def rates(training: GRPOTrainer, steps: int) -> list[float]:
-    """The share of failures that each step logged."""
     return [entry["infra_failed_rate"] for entry in training.state.log_history[:steps]]
 
 

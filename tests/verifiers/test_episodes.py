@@ -55,7 +55,6 @@ class Model(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def model() -> Iterator[str]:
-    """The URL of a model."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -68,7 +67,6 @@ def model() -> Iterator[str]:
 
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An env as verifiers' own loader makes it for the taskset."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "plugins")
 
     def load(provider: str) -> Any:

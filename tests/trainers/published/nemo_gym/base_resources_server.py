@@ -11,8 +11,6 @@ from pydantic import BaseModel
 
 
 class NeMoGymResponse(BaseModel):
-    """The fields of a response that a server reads: the model's text."""
-
     output_text: str
 
 
@@ -24,8 +22,6 @@ class BaseVerifyRequest(BaseModel):
 
 
 class BaseVerifyResponse(BaseVerifyRequest):
-    """The request, and its reward."""
-
     reward: float
 
 
