@@ -23,7 +23,7 @@ from sandboxkit.integrations.grpo.hand_over import (
 )
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.training import TrainingSample, score
-from tests.grpo.tiny import VOCABULARY, ask, changed, save_model
+from tests.grpo.tiny import MODELS, VOCABULARY, ask, changed, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many kinds
 
@@ -35,31 +35,8 @@ PROMPT = (5, 6, 7, 8)
 @pytest.fixture(params=(*DENSE, *EXPERTS))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    experts = {
-        "num_experts": 4,
-        "num_local_experts": 4,
-        "moe_num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_k": 2,
-        "moe_intermediate_size": 16,
-        "shared_expert_intermediate_size": 16,
-        "moe_layer_start_index": 0,
-    }
-    settings = AutoConfig.for_model(
-        request.param,
-        vocab_size=32,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-        **(experts if request.param in EXPERTS else {}),
-    )
+    shape = MODELS["family"] | (MODELS["experts"] if request.param in EXPERTS else {})
+    settings = AutoConfig.for_model(request.param, bos_token_id=None, **shape)
     AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
     return tmp_path
 

@@ -302,15 +302,7 @@ def test_a_prompt_that_is_computed_once_gives_the_same(tmp_path: Path) -> None:
 
 def test_a_family_whose_layers_are_not_handed_what_is_shared_shares_nothing(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    shape = NemotronConfig(
-        vocab_size=tiny.VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.3,
-    )
+    shape = NemotronConfig(**tiny.MODELS["nemotron"])
     NemotronForCausalLM(shape).save_pretrained(tmp_path)
     model = load(str(tmp_path))
     ids = [[5, 6, 7, *rest] for rest in ([8], [9, 10, 11], [12, 13])]

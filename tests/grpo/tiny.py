@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import tomllib
 from pathlib import Path
 
 import torch
@@ -18,25 +19,14 @@ from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.training import TrainingSample
 
 VOCABULARY = 32
+MODELS = tomllib.loads((Path(__file__).parent / "models.toml").read_text())
 
 
 def save_model(folder: Path, head_dim: int = 16, *, tied: bool = False) -> str:
     """Write a randomly initialised model, always the same, and return where."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=head_dim,
-        max_position_embeddings=64,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-        tie_word_embeddings=tied,
-    )
+    shape = {**MODELS["tiny"], "head_dim": head_dim, "bos_token_id": None}
+    config = Qwen3Config(**shape, tie_word_embeddings=tied)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     return str(folder)
 

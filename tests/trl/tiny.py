@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,36 +48,11 @@ def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTra
     words = tokenizer()
     torch.set_num_threads(1)  # more of them wait for one another where the machine is busy
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=len(words),
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            num_key_value_heads=1,
-            head_dim=16,
-            max_position_embeddings=8192,
-            pad_token_id=words.pad_token_id,
-            eos_token_id=words.eos_token_id,
-            bos_token_id=None,
-        )
-    )
-    settings: dict[str, Any] = {"max_steps": 1, "max_completion_length": 16, "beta": 0.0}
-    settings["per_device_train_batch_size"] = 16
-    settings |= options.pop("config", {})
-    config = GRPOConfig(
-        str(folder),
-        num_generations=8,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        **settings,
-    )
+    given = tomllib.loads((Path(__file__).parent / "trainer.toml").read_text())
+    ends = {"pad_token_id": words.pad_token_id, "eos_token_id": words.eos_token_id}
+    shape = Qwen3Config(vocab_size=len(words), bos_token_id=None, **ends, **given["model"])
+    model = Qwen3ForCausalLM(shape)
+    config = GRPOConfig(str(folder), **(given["config"] | options.pop("config", {})))
     return GRPOTrainer(
         model=model,
         args=config,
