@@ -15,7 +15,7 @@ import time
 import traceback
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,7 +127,7 @@ def free_port() -> int:
 def _main() -> None:
     from tests.grpo import stand_in, train_worker
 
-    jobs = {"train": train_worker.run, "serve": stand_in.serve}
+    jobs: dict[str, Callable[..., None]] = {"train": train_worker.run, "serve": stand_in.serve}
     for line in sys.stdin:
         kind, each = json.loads(line)
         ready, go = os.pipe()  # the process ids are written before anything that they write

@@ -47,7 +47,7 @@ def listed() -> list[Any]:
     return Sandbox.list(provider="local").result()
 
 
-def session_of(info: Any) -> str | None:
+def session_of(info: Any) -> Any:
     return info.tags.get("sandboxkit.session")
 
 

@@ -87,7 +87,10 @@ def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon() -> None:
     """Prose and a banned name say nothing of it."""
     subject = SandboxReward(HostCompare(), provider=away(1), extract=code)
     texts = ["prose", "sorted", "def f(x): return x", "def f(x): return x + 0"]
-    columns = {"test_list": [["assert f(1) == 1"]] * 4, "banned_patterns": [["sorted"]] * 4}
+    columns: dict[str, Any] = {
+        "test_list": [["assert f(1) == 1"]] * 4,
+        "banned_patterns": [["sorted"]] * 4,
+    }
     with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no capacity"):
         subject([str(number) for number in range(4)], texts, **columns)
     subject.close()

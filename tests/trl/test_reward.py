@@ -63,7 +63,7 @@ def test_conversational_completions_are_read_and_banned_names_cost_the_reward() 
     answer = f"<answer>{ADD}</answer>"
     texts = [answer, answer.replace("+", "-"), "no idea", answer.replace("a + b", "sum((a, b))")]
     completions = [[{"role": "assistant", "content": text}] for text in texts]
-    columns = {
+    columns: dict[str, Any] = {
         "test_list": [["assert add(2, 3) == 5"]] * 4,
         "banned_patterns": [[], [], [], ["sum"]],
     }

@@ -72,8 +72,9 @@ def test_all_rollouts_of_a_batch_use_their_tools_at_once(tmp_path: Path) -> None
 
 def test_a_model_that_knows_nothing_can_be_trained_so(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        few = {"max_steps": 2, "max_completion_length": 16}
-        assert rewards(train(tmp_path, SandboxRollouts(environments), (), **few)) == [0.0] * 16
+        rollouts = SandboxRollouts(environments)
+        training = train(tmp_path, rollouts, (), max_steps=2, max_completion_length=16)
+        assert rewards(training) == [0.0] * 16
 
 
 def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
