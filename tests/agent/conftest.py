@@ -6,14 +6,19 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
@@ -28,6 +33,8 @@ if os.getuid() != 0:
     NAMESPACE.append("--map-root-user")
 AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
+PROGRAMS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
+"""What the tests run inside: Python, shell, and trees of processes."""
 
 
 @functools.cache
@@ -99,40 +106,85 @@ class NamespaceProvider(AgentProvider[Instance]):
 
 
 class Run:
-    """A command's whole outcome."""
+    """A command's whole outcome; its output goes to `consume` instead, if that is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, consume: Callable[[bytes], Awaitable[None]] | None = None) -> None:
+        self._consume = consume
         self.stdout = b""
         self.stderr = b""
-        self.status = -1
         self.exit = Exit(-1)
         self.started = anyio.Event()
 
+    @property
+    def status(self) -> int:
+        return self.exit.status
+
     async def output(self, stream: str, data: bytes) -> None:
-        if stream == "stdout":
+        self.started.set()
+        if self._consume is not None:
+            await self._consume(data)
+        elif stream == "stdout":
             self.stdout += data
         else:
             self.stderr += data
-        self.started.set()
 
 
-class Box:
-    """One sandbox of the provider, with a shorter way to call it."""
+@asynccontextmanager
+async def at_start(run: Run, act: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Beside the body, act as soon as a command has printed something."""
 
-    def __init__(self, provider: NamespaceProvider, sandbox_id: str, workdir: Path) -> None:
-        self.provider = provider
-        self.id = sandbox_id
-        self.workdir = workdir
+    async def wait() -> None:
+        await run.started.wait()
+        await act()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        yield
+
+
+P = TypeVar("P", bound=Provider)
+
+
+class Commands(Generic[P]):
+    """One sandbox, with shorter ways to call its provider."""
+
+    def __init__(self, provider: P, sandbox_id: str) -> None:
+        self.provider, self.id = provider, sandbox_id
 
     async def exec(self, *argv: str, run: Run | None = None, **options: object) -> Run:
         run = run or Run()
         command = Command(argv, **options)  # type: ignore[arg-type]  # the tests' own shorthand
         run.exit = await self.provider.exec(self.id, command, run.output)
-        run.status = run.exit.status
         return run
 
     async def sh(self, script: str, run: Run | None = None, **options: object) -> Run:
         return await self.exec("sh", "-c", script, run=run, **options)
+
+    @asynccontextmanager
+    async def running(
+        self, *argv: str, run: Run | None = None, **options: object
+    ) -> AsyncIterator[Run]:
+        """Run a script, or a program with arguments; yield once it prints, and cancel it at the end."""
+        run = run or Run()
+        argv = argv if len(argv) > 1 else ("sh", "-c", *argv)
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(self.exec, *argv, run=run, **options))
+            await run.started.wait()
+            yield run
+            group.cancel_scope.cancel()
+
+
+class Box(Commands[NamespaceProvider]):
+    """One sandbox of the provider of this folder."""
+
+    def __init__(self, provider: NamespaceProvider, sandbox_id: str, workdir: Path) -> None:
+        super().__init__(provider, sandbox_id)
+        self.workdir = workdir
+
+    def agent_pid(self) -> int:
+        pid = self.provider._agent_pid(self.provider._known(self.id))
+        assert pid is not None
+        return pid
 
     async def processes(self) -> list[str]:
         """The command lines of everything alive but the agent, its reapers and what asks."""
@@ -149,6 +201,13 @@ class Box:
                 await anyio.sleep(0.01)
 
 
+async def made(provider: NamespaceProvider, **fields: object) -> Box:
+    """Start a sandbox with a working directory beside its socket."""
+    workdir = provider.folder / "work"
+    spec = SandboxSpec(workdir=str(workdir), **fields)  # type: ignore[arg-type]  # a shorthand
+    return Box(provider, await provider.create(spec), workdir)
+
+
 @pytest.fixture
 async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
     if problem := namespace_problem():
@@ -163,15 +222,11 @@ async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
 
 @pytest.fixture
 async def box(provider: NamespaceProvider) -> Box:
-    workdir = provider.folder / "work"
-    sandbox_id = await provider.create(SandboxSpec(workdir=str(workdir), env={"SPEC": "spec"}))
-    return Box(provider, sandbox_id, workdir)
+    return await made(provider, env={"SPEC": "spec"})
 
 
 @pytest.fixture
 async def user_box(provider: NamespaceProvider) -> Box:
     """As `box`, but its commands and file calls are those of another user than the agent's."""
     require_root("only root can run an agent for another user")
-    workdir = provider.folder / "work"
-    spec = SandboxSpec(workdir=str(workdir), user="nobody")
-    return Box(provider, await provider.create(spec), workdir)
+    return await made(provider, user="nobody")

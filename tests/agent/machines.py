@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import anyio
 from anyio.abc import ByteStream
@@ -14,8 +15,11 @@ from anyio.abc import ByteStream
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstance, ProgramStream
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
-from tests.agent.conftest import NAMESPACE
+from tests import process_list
+from tests.agent.conftest import NAMESPACE, Commands
 
+# Folders of the machine's own, so that the tests' machines share no agent.
+OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm && mount -t tmpfs none /root"
 MACHINE = [*NAMESPACE[:-1], "--mount", NAMESPACE[-1]] if os.getuid() == 0 else NAMESPACE
 
 
@@ -116,25 +120,16 @@ class Machines(HostedAgentProvider[HostedInstance]):
     async def program(self, sandbox_id: str, *argv: str) -> Program:
         """Run a program inside, as the vendor does; it is nobody's child there."""
         async with self._spawning:
-            return await self._spawned(sandbox_id, argv)
-
-    async def _spawned(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
-        if sandbox_id not in self.processes:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
-        with open(
-            f"/proc/{self.processes[sandbox_id].pid}/task/{self.processes[sandbox_id].pid}/children"
-        ) as file:
-            first = file.read().split()[0]
-        with anyio.CancelScope(shield=True):  # else it would be nobody's
-            process = await asyncio.create_subprocess_exec(
-                "nsenter", "--target", first, "--pid", "--mount", *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )  # fmt: skip
-            self.programs.append(Program(process, sandbox_id))
-        return self.programs[-1]
+            await self.get(sandbox_id)
+            pid, pipe = self.processes[sandbox_id].pid, asyncio.subprocess.PIPE
+            first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+            with anyio.CancelScope(shield=True):  # else it would be nobody's
+                process = await asyncio.create_subprocess_exec(
+                    "nsenter", "--target", first, "--pid", "--mount", *argv,
+                    stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
+                )  # fmt: skip
+                self.programs.append(Program(process, sandbox_id))
+            return self.programs[-1]
 
     async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
         link = await self.program(sandbox_id, *argv)
@@ -144,10 +139,7 @@ class Machines(HostedAgentProvider[HostedInstance]):
     async def get(self, sandbox_id: str) -> SandboxInfo:
         if sandbox_id not in self.processes:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
-        return SandboxInfo(
-            id=sandbox_id, provider=self.name, state=SandboxState.RUNNING, tags={}, image=None,
-            created_at=None, expires_at=None,
-        )  # fmt: skip
+        return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, {})
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         for sandbox_id in list(self.processes):
@@ -160,3 +152,35 @@ class Machines(HostedAgentProvider[HostedInstance]):
             for program in self.programs:
                 if program.sandbox_id == sandbox_id:
                     await program.aclose()
+
+    async def clear(self) -> None:
+        """Delete all machines. One that a test has halted is in no list, and may have programs to reap."""
+        programs = {program.sandbox_id for program in self.programs}
+        for sandbox_id in {*self.processes, *programs}:
+            await self.delete(sandbox_id)
+
+
+class Machine(Commands[Machines]):
+    """One machine, with shorter ways to look into it."""
+
+    async def program(self, *argv: str) -> Program:
+        return await self.provider.program(self.id, *argv)
+
+    async def output_of(self, *argv: str) -> bytes:
+        program, out = await self.program(*argv), b""
+        with anyio.fail_after(60), contextlib.suppress(anyio.EndOfStream):
+            while True:
+                out += await program.receive()
+        return out
+
+    async def listed(self) -> list[process_list.Listed]:
+        return process_list.parse(await self.output_of(*process_list.COMMAND))
+
+    async def agent(self) -> process_list.Listed:
+        """The agent inside. Its reapers share its memory, command line and all: it is the first."""
+        found = [e for e in await self.listed() if e.args.startswith("sandboxkit-agent -beside")]
+        return min(found, key=lambda each: each.pid)
+
+
+async def started(machines: Machines, workdir: str = "/tmp", user: str | None = None) -> Machine:
+    return Machine(machines, await machines.create(SandboxSpec(workdir=workdir, user=user)))

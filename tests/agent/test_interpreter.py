@@ -1,117 +1,173 @@
-"""The interpreter itself: its start, its jobs' ends, and what a job may do to it."""
+"""The interpreter: its start, its jobs and their ends, as whom it runs, and what a job may do to it."""
 
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
+from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import requests
-from sandboxkit.types import Interpreter, StdinItem
-from tests.agent.conftest import Run
-from tests.agent.python_boxes import KINDS, PYTHON, PythonBox, python_box
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.local import LocalProvider
+from sandboxkit.types import Command, Interpreter, PtySize, SandboxSpec, StdinItem
+from tests.agent.conftest import PROGRAMS, Commands, Run
+from tests.docker_here import require_docker
 
 pytestmark = pytest.mark.anyio
 
-TREE = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.setsid()
-        while True:
-            time.sleep(1)
-    os._exit(0)
-os.system("sleep 1001 & setsid sleep 1002 &")
-print("ready", flush=True)
-time.sleep(1000)
-"""
+KINDS = ("local", "docker")  # one with one uid, and one with several
+PYTHON = "python3"
+PLAIN = Interpreter(PYTHON)
+CAPABILITIES = ("CapPrm", "CapInh", "CapEff", "CapAmb")
+SETUID_AND_SETGID = 1 << 7 | 1 << 6
+FOUND = "import json; print(json.dumps(found))"
+_ADDRESS = re.compile(rb"0x[0-9a-f]{6,}|(?<=started )\d+")
 
-PROCESSES = """
-import os
-for each in os.listdir("/proc"):
-    if each.isdigit() and int(each) not in (1, os.getpid(), os.getppid()):
-        words = open(f"/proc/{each}/cmdline").read().split("\\0")
-        if "agent" not in words[0]:  # a reaper
-            print(*words)
-"""
 
-# Prints each way in that was open.
-REACH = """
-import ctypes, os, resource, signal, sys
-libc, parent = ctypes.CDLL(None, use_errno=True), os.getppid()
-opened = []
-descriptors = [each for each in range(3, 64) if os.path.exists(f"/proc/self/fd/{each}")]
-def attempt(name, do):
+class PythonBox(Commands[Provider]):
+    """A sandbox of a real backend that has an interpreter."""
+
+    async def job(self, code: str, *args: str, run: Run | None = None, **options: object) -> Run:
+        run = run or Run()
+        command = Command(("-c", *args), **options)  # type: ignore[arg-type]  # a shorthand
+        run.exit = await self.provider.run_python(self.id, code, command, run.output)
+        return run
+
+    async def says(self, code: str) -> str:
+        """What a job prints."""
+        run = await self.job(code)
+        assert (run.status, run.stderr) == (0, b""), run.stderr
+        return run.stdout.decode().strip()
+
+    async def both(self, code: str, *args: str, **options: Any) -> list[Run]:
+        """The outcomes as a job and as a command; each has its own `stdin`, of bytes."""
+
+        async def items(data: bytes) -> AsyncIterator[bytes]:
+            yield data
+
+        def own() -> dict[str, Any]:
+            stdin = options.get("stdin")
+            return options if stdin is None else {**options, "stdin": items(stdin)}
+
+        return [
+            await self.job(code, *args, **own()),
+            await self.exec(PYTHON, "-I", "-c", code, *args, **own()),
+        ]
+
+
+@asynccontextmanager
+async def python_box(
+    kind: str = "local", interpreter: Interpreter | None = PLAIN
+) -> AsyncIterator[PythonBox]:
+    """A new sandbox of that kind, whose interpreter runs; where it is None there is none."""
+    image = require_docker() if kind == "docker" else None
+    provider: Provider = DockerProvider() if kind == "docker" else LocalProvider()
+    sandbox_id = await provider.create(SandboxSpec(image=image, profile="strict"))
     try:
-        if do() != -1:
-            opened.append(name)
-    except OSError:
-        pass
-attempt("ptrace", lambda: libc.ptrace(16, parent, 0, 0))
-attempt("seize", lambda: libc.ptrace(0x4206, parent, 0, 0))
-for name in ("mem", "environ", "maps", "syscall", "stack", "io", "auxv"):
-    attempt(name, lambda: os.open(f"/proc/{parent}/{name}", os.O_RDONLY))
-attempt("mem for writing", lambda: os.open(f"/proc/{parent}/mem", os.O_RDWR))
-for name in ("cwd", "root", "exe", "fd/3"):
-    attempt(name, lambda: os.readlink(f"/proc/{parent}/{name}"))
-attempt("descriptors", lambda: os.listdir(f"/proc/{parent}/fd"))
-attempt("a descriptor", lambda: libc.syscall(438, os.pidfd_open(parent), 3, 0))
-buffer = ctypes.create_string_buffer(8)
-vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 8)
-there = (ctypes.c_size_t * 2)(id(None), 8)
-attempt("reading memory", lambda: libc.process_vm_readv(parent, vector, 1, there, 1, 0))
-attempt("writing memory", lambda: libc.process_vm_writev(parent, vector, 1, there, 1, 0))
-if "signals" in sys.argv:
-    for number in (0, signal.SIGTERM, signal.SIGSTOP, signal.SIGKILL):
-        attempt(f"signal {number}", lambda: os.kill(parent, number))
-    attempt("limits", lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE, (3, 3)))
-    attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, parent, 19))
-    attempt("affinity", lambda: os.sched_setaffinity(parent, {0}))
-print(opened, descriptors)
-"""
+        if interpreter is not None:
+            await provider.start_interpreter(sandbox_id, interpreter)
+        yield PythonBox(provider, sandbox_id)
+    finally:
+        await provider.delete(sandbox_id)
+
+
+def not_utf8(text: str) -> str:
+    return text.encode("latin-1").decode(errors="surrogateescape")
+
+
+def outcome(run: Run) -> tuple[object, ...]:
+    """All that is compared; addresses differ."""
+    streams = (_ADDRESS.sub(b"X", stream) for stream in (run.stdout, run.stderr))
+    return (run.status, run.exit.ending, *streams)
+
+
+@pytest.mark.timeout(900)  # on a busy machine: these are many programs
+@pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
+async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> None:
+    programs = tomllib.loads(Path(__file__).with_name("python_programs.toml").read_text())
+    assert len(programs) >= 40
+    differ = {}
+    async with python_box(kind) as box:
+        for name, given in programs.items():
+            code, env = given["code"], given.get("env", {})
+            if given.get("latin_1"):
+                code, env = not_utf8(code), {each: not_utf8(env[each]) for each in env}
+            options = {
+                "env": env,
+                "pty": PtySize() if "terminal" in given else None,
+            }
+            if "stdin" in given:
+                options["stdin"] = given["stdin"].encode("latin-1") * given.get("times", 1)
+            with anyio.fail_after(60):
+                runs = await box.both(code, *given.get("args", ()), **options)
+            job, command = map(outcome, runs)
+            if job != command:
+                differ[name] = job, command
+    assert differ == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_document_lists_all_differences(kind: str) -> None:
+    async with python_box(kind) as box:
+        for name, code in PROGRAMS["differences"].items():
+            job, command = await box.both(code, env={"MINE": "1"})
+            assert (job.status, command.status) == (0, 0), job.stderr
+            assert job.stdout != command.stdout, name
+        seeds = {await box.says("print(hash('text'))") for _ in range(3)}
+        random = {await box.says("import random; print(random.random())") for _ in range(3)}
+    assert (len(seeds), len(random)) == (1, 3)
+
+
+async def test_jobs_share_preloaded_modules_and_nothing_else() -> None:
+    setup = "import json\njson.found = 'by the setup'"
+    async with python_box("local", Interpreter(PYTHON, ("json", "numbers"), setup)) as box:
+        code = "import sys, json; print('numbers' in sys.modules, json.found, 'setup' in dir())"
+        assert await box.says(code) == "True by the setup False"
+        assert await box.says("import sys; sys.mark = mark = 1; print(2)") == "2"
+        look = "import sys; print(hasattr(sys, 'mark'), 'mark' in dir())"
+        assert await box.says(look) == "False False"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_cancelled_job_leaves_nothing_and_the_interpreter_lives(kind: str) -> None:
-    async with python_box(kind, Interpreter(PYTHON)) as box:
-        assert (await box.exec("sh", "-c", "sleep 2001 > /dev/null &")).status == 0
+    async with python_box(kind) as box:
+        assert (await box.sh("sleep 2001 > /dev/null &")).status == 0
         run = Run()
         async with anyio.create_task_group() as group:
-
-            async def body() -> None:
-                await box.job(TREE, run=run)
-
-            group.start_soon(body)
+            group.start_soon(lambda: box.job(PROGRAMS["tree"], run=run))
             await run.started.wait()
             group.cancel_scope.cancel()
-        assert await box.says(PROCESSES) == "sleep 2001"
+        assert await box.says(PROGRAMS["processes"]) == "sleep 2001"
 
 
 async def test_background_processes_of_a_job_live_on() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
+    async with python_box() as box:
         await box.says("import os; os.system('sleep 1001 > /dev/null 2>&1 &')")
-        assert "1001" in await box.says(PROCESSES)
+        assert "1001" in await box.says(PROGRAMS["processes"])
 
 
 async def test_a_second_job_at_the_same_time_is_refused() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
-        refused = anyio.Event()
-        run = Run()
+    async with python_box() as box:
+        refused, run = anyio.Event(), Run()
 
         async def line() -> AsyncIterator[StdinItem]:
             await refused.wait()
             yield b"go on\n"
 
-        async def first() -> None:
-            await box.job("print('up', flush=True); print(input())", run=run, stdin=line())
-
         async with anyio.create_task_group() as group:
-            group.start_soon(first)
+            code = "print('up', flush=True); print(input())"
+            group.start_soon(lambda: box.job(code, run=run, stdin=line()))
             await run.started.wait()
             with pytest.raises(CommandStartError, match="another job runs") as busy:
                 await box.job("print(1)")
@@ -135,7 +191,7 @@ async def test_a_second_job_at_the_same_time_is_refused() -> None:
 async def test_an_interpreter_that_cannot_start_says_why(
     interpreter: Interpreter, error: type[Exception], words: str
 ) -> None:
-    async with python_box("local") as box:
+    async with python_box("local", None) as box:
         with pytest.raises(error, match=words):
             await box.provider.start_interpreter(box.id, interpreter)
         with pytest.raises(ConfigurationError, match="no interpreter"):
@@ -144,18 +200,16 @@ async def test_an_interpreter_that_cannot_start_says_why(
 
 
 async def test_an_interpreter_starts_once_and_before_any_command() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
-        with pytest.raises(CommandStartError, match="once, and before any command"):
-            await box.provider.start_interpreter(box.id, Interpreter(PYTHON))
-        assert await box.says("print(1)") == "1"
-    async with python_box("local") as box:
-        await box.exec("true")
-        with pytest.raises(CommandStartError, match="once, and before any command"):
-            await box.provider.start_interpreter(box.id, Interpreter(PYTHON))
+    async with python_box() as with_one, python_box("local", None) as after_a_command:
+        await after_a_command.exec("true")
+        for box in (with_one, after_a_command):
+            with pytest.raises(CommandStartError, match="once, and before any command"):
+                await box.provider.start_interpreter(box.id, Interpreter(PYTHON))
+        assert await with_one.says("print(1)") == "1"
 
 
 async def test_a_job_that_cannot_start_says_why() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
+    async with python_box() as box:
         with pytest.raises(CommandStartError, match="/nowhere") as error:
             await box.job("print(1)", cwd="/nowhere")
         assert error.value.errno == 2
@@ -165,14 +219,16 @@ async def test_a_job_that_cannot_start_says_why() -> None:
 
 
 async def test_a_job_of_another_user_cannot_reach_the_interpreter_at_all() -> None:
-    async with python_box("docker", Interpreter(PYTHON)) as box:
-        assert (await box.job(REACH, "signals")).stdout == b"[] []\n"
+    async with python_box("docker") as box:
+        assert (await box.job(PROGRAMS["reach"], "signals")).stdout == b"[] []\n"
+        with pytest.raises(CommandStartError, match="cannot become the user"):
+            await box.job("print(1)", user="nobody")
         assert await box.says("print(1)") == "1"
 
 
 async def test_a_job_of_the_same_user_cannot_look_into_the_interpreter() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
-        assert (await box.job(REACH)).stdout == b"[] []\n"
+    async with python_box() as box:
+        assert (await box.job(PROGRAMS["reach"])).stdout == b"[] []\n"
         stop = "import os, time; os.kill(os.getppid(), 19); time.sleep(0.1); print('on')"
         assert await box.says(stop) == "on"
         for number in (1, 2, 15, 17, 34):
@@ -186,13 +242,11 @@ async def ends_it(box: PythonBox, code: str) -> SandboxTerminatedError:
 
 
 async def test_a_job_that_kills_the_interpreter_ends_its_own_sandbox() -> None:
-    async with python_box("local", Interpreter(PYTHON)) as box:
-        kill = (
-            "import os, time; os.kill(os.getppid(), 9); print('passed', flush=True); time.sleep(99)"
-        )
-        assert (await ends_it(box, kill)).by_command
-        assert (await ends_it(box, "print(1)")).by_command
-        left = await box.exec("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    kill = "import os, time; os.kill(os.getppid(), 9); print('passed', flush=True); time.sleep(99)"
+    async with python_box() as box:
+        for code in (kill, "print(1)"):
+            assert (await ends_it(box, code)).by_command
+        left = await box.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
         assert b"passed" not in left.stdout
 
 
@@ -217,10 +271,8 @@ def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
         os.sched_setaffinity(0, {first})
 
     argv = [sys.executable, "-I", "-c", requests._server().decode(), "python3", *["0"] * 5]
-    with (
-        ours,
-        subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False, preexec_fn=prepare),
-    ):
+    pipes = {"stdin": subprocess.DEVNULL, "close_fds": False}
+    with ours, subprocess.Popen(argv, preexec_fn=prepare, **pipes):  # type: ignore[call-overload]
         theirs.close()
         ours.settimeout(60)
         modules = os.memfd_create("modules")
@@ -233,3 +285,50 @@ def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
             ours.send(b"drop")
             assert ours.recv(100) == b"dropped"
         ours.shutdown(socket.SHUT_RDWR)
+
+
+async def found(kind: str, setup: str) -> Any:
+    """What a setup finds before any job: the interpreter is a program of the image."""
+    async with python_box(kind, Interpreter(PYTHON, setup=setup)) as box:
+        return json.loads(await box.says(FOUND))
+
+
+async def test_it_is_neither_root_nor_the_user_of_jobs() -> None:
+    async with python_box("docker", Interpreter(PYTHON, setup=PROGRAMS["status"])) as box:
+        state = json.loads(await box.says(FOUND))
+        job = json.loads(await box.says(PROGRAMS["status"] + FOUND))
+    assert len(set(state["Uid"])) == 1
+    assert not set(state["Uid"]) & {"0", *job["Uid"]}
+    assert (state["Gid"], state["Groups"]) == (job["Gid"], job["Groups"])
+    for name in CAPABILITIES:
+        assert int(state[name][0], 16) == SETUID_AND_SETGID, name
+        assert int(job[name][0], 16) == 0, name
+
+
+async def test_it_has_no_capability_where_jobs_have_its_own_user() -> None:
+    state = await found("local", PROGRAMS["status"])
+    assert [int(state[name][0], 16) for name in CAPABILITIES] == [0] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_it_becomes_no_user_that_jobs_do_not_have_and_signals_none(kind: str) -> None:
+    signals = PROGRAMS["signal_to_the_agent"] if kind == "docker" else ""
+    assert await found(kind, PROGRAMS["ids"] + signals) == []
+
+
+async def test_a_job_may_change_to_its_own_ids() -> None:
+    change = "os.setuid(os.getuid()); os.setresgid(*[os.getgid()] * 3); os.setreuid(-1, -1)"
+    async with python_box("docker") as box:
+        assert await box.says(f"import os; {change}; print('done')") == "done"
+
+
+async def test_jobs_of_root_keep_the_capabilities_that_the_sandbox_gives_to_it() -> None:
+    provider = DockerProvider(capabilities=("SETUID", "SETGID"))
+    spec = SandboxSpec(image=require_docker(), user="root")
+    box = PythonBox(provider, await provider.create(spec))
+    try:
+        await provider.start_interpreter(box.id, Interpreter(PYTHON))
+        change = "import os; os.setgroups([7]); os.setgid(7); os.setuid(4321); print(os.getuid())"
+        assert await box.says(change) == "4321"
+    finally:
+        await provider.delete(box.id)

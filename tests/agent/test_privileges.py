@@ -1,11 +1,13 @@
-"""What a command may do to the agent: nothing."""
+"""What a command may do to the agent: nothing, whatever it tries; and what the agent must survive."""
 
 import resource
+import sys
+from functools import partial
 
+import anyio
 import pytest
 
-from sandboxkit.types import SandboxSpec
-from tests.agent.conftest import Box, NamespaceProvider
+from tests.agent.conftest import PROGRAMS, Box, NamespaceProvider, made
 
 pytestmark = pytest.mark.anyio
 
@@ -16,66 +18,45 @@ def any_box(request: pytest.FixtureRequest) -> Box:
     return box
 
 
-async def test_commands_have_no_capabilities_and_gain_none(any_box: Box) -> None:
+async def test_commands_have_no_capability_default_signals_and_three_descriptors(
+    any_box: Box,
+) -> None:
     status = (await any_box.exec("cat", "/proc/self/status")).stdout.decode()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb", "SigIgn", "SigBlk"):
         assert int(fields[name], 16) == 0, name
     assert fields["NoNewPrivs"] == "1"
+    assert (await any_box.sh("ls /proc/$$/fd")).stdout.split() == [b"0", b"1", b"2"]
 
 
-@pytest.mark.parametrize(
-    "path", ["mem", "environ", "maps", "fd/0", "root/etc/passwd", "task/1/mem"]
-)
-async def test_pid_1_cannot_be_read(any_box: Box, path: str) -> None:
-    run = await any_box.exec("head", "-c1", f"/proc/1/{path}")
-    assert run.status != 0
-    assert run.stdout == b""
+@pytest.mark.parametrize("who", ["1", "$PPID"], ids=["the agent", "its reaper"])
+async def test_the_agent_and_its_reapers_cannot_be_read_or_traced(any_box: Box, who: str) -> None:
+    for path in ("mem", "environ", "maps", "fd/0", "fd/3", "root/etc/passwd", "task/1/mem"):
+        run = await any_box.sh(f"head -c1 /proc/{who}/{path}")
+        assert (run.status != 0, run.stdout) == (True, b""), path
+    trace = "import ctypes, sys; print(ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0))"
+    assert (await any_box.sh(f"exec python3 -c '{trace}' {who}")).stdout == b"-1\n"
 
 
-async def test_pid_1_cannot_be_killed_stopped_or_traced(any_box: Box) -> None:
+async def test_a_reaper_has_no_capability(box: Box) -> None:
+    status = (await box.sh("cat /proc/$PPID/status")).stdout.decode()
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert f"{name}:\t{0:016x}" in status
+
+
+async def test_pid_1_cannot_be_signalled(any_box: Box) -> None:
     for number in range(1, 65):
         await any_box.sh(f"kill -{number} 1; kill -{number} 2")
-    queued = """if True:
-        import ctypes
-        info = (ctypes.c_int * 32)()
-        for number in range(1, 65):
-            info[0], info[2] = number, -1
-            ctypes.CDLL(None).syscall(129, 1, number, ctypes.byref(info))
-    """
-    assert (await any_box.exec("python3", "-c", queued)).status == 0
-    trace = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
-    assert (await any_box.exec("python3", "-c", trace)).stdout == b"-1\n"
+    assert (await any_box.exec("python3", "-c", PROGRAMS["queued_signals"])).status == 0
     assert (await any_box.exec("true")).status == 0
 
 
 async def test_threads_that_touch_files_cannot_be_signalled_read_or_traced(any_box: Box) -> None:
     """They act as the commands' user, and are part of PID 1 none the less."""
-    await any_box.provider.write_file(any_box.id, f"{any_box.workdir}/file", b"x", mode=None)
-    attack = """if True:
-        import ctypes, os, signal
-        libc = ctypes.CDLL(None, use_errno=True)
-        done = []
-        for thread in map(int, os.listdir("/proc/1/task")):
-            for number in (0, signal.SIGSTOP, signal.SIGKILL, 33):
-                if libc.syscall(234, 1, thread, number) == 0 and os.getuid():
-                    done.append((thread, "signalled", number))
-            if libc.ptrace(16, thread, 0, 0) == 0:
-                done.append((thread, "traced"))
-            for name in ("environ", "mem", "maps", "cwd", "fd/0", "syscall", "stack"):
-                path = f"/proc/1/task/{thread}/{name}"
-                try:
-                    os.readlink(path) if name in ("cwd", "fd/0") else open(path, "rb").read(1)
-                except OSError:
-                    continue
-                done.append((thread, name))
-        print(done)
-    """
-    run = await any_box.exec("python3", "-c", attack)
-    assert run.stdout == b"[]\n"
-    assert (
-        await any_box.provider.read_file(any_box.id, f"{any_box.workdir}/file", max_bytes=1) == b"x"
-    )
+    path = f"{any_box.workdir}/file"
+    await any_box.provider.write_file(any_box.id, path, b"x", mode=None)
+    assert (await any_box.exec("python3", "-c", PROGRAMS["threads"])).stdout == b"[]\n"
+    assert await any_box.provider.read_file(any_box.id, path, max_bytes=1) == b"x"
 
 
 async def test_the_limit_of_open_files_is_what_the_agent_was_started_with(
@@ -85,19 +66,56 @@ async def test_the_limit_of_open_files_is_what_the_agent_was_started_with(
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (700, before[1]))
     try:
-        sandbox_id = await provider.create(SandboxSpec(workdir=str(provider.folder / "work")))
+        box = await made(provider)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    box = Box(provider, sandbox_id, provider.folder / "work")
     assert (await box.sh("ulimit -Sn; ulimit -Hn")).stdout.split() == [b"700", b"%d" % before[1]]
 
 
-async def test_commands_inherit_only_their_three_descriptors(any_box: Box) -> None:
-    run = await any_box.sh("ls /proc/$$/fd")
-    assert run.stdout.split() == [b"0", b"1", b"2"]
+async def test_the_agents_limits_cannot_be_lowered_and_a_commands_own_can(box: Box) -> None:
+    """Linux lets any process of the same user do that."""
+    await box.exec(sys.executable, "-c", PROGRAMS["limits"])
+    assert (await box.sh("echo still here")).stdout == b"still here\n"
+    assert (await box.sh("prlimit --pid 1 --nofile=9:9")).status != 0
+    own = "prlimit --nofile=9:9 sh -c 'ulimit -n'; prlimit --pid $$ --nofile=8:8; ulimit -n"
+    assert (await box.sh(own)).stdout.split() == [b"9", b"8"]
 
 
-async def test_signal_handling_is_the_default(any_box: Box) -> None:
-    status = (await any_box.exec("cat", "/proc/self/status")).stdout.decode()
-    for name in ("SigIgn", "SigBlk"):
-        assert f"{name}:\t{0:016x}" in status
+@pytest.mark.parametrize(
+    "signals", [range(34, 65), [10, 12], [17], [23]], ids=["real-time", "user", "child", "urgent"]
+)
+async def test_a_signal_flood_does_not_delay_the_agent(box: Box, signals: range) -> None:
+    argv = [sys.executable, "-c", PROGRAMS["flood"], *map(str, signals)]
+    async with box.running(*argv):
+        await anyio.sleep(1)
+        with anyio.fail_after(30):
+            assert (await box.sh("echo still here")).stdout == b"still here\n"
+
+
+async def test_a_signal_flood_does_not_fill_the_shared_signal_queue(
+    box: Box, provider: NamespaceProvider
+) -> None:
+    """A real-time signal that waits counts for its user everywhere: no other agent could start."""
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(box.exec, "python3", "-c", PROGRAMS["signal_queue_flood"])
+        await anyio.sleep(1)
+        queued = (await box.sh("grep SigQ /proc/1/status")).stdout.split()[1]
+        assert int(queued.split(b"/")[0]) < 1000
+        with anyio.fail_after(60):
+            other = await made(provider)
+        soft, hard = (await other.sh("grep pending /proc/self/limits")).stdout.split()[3:5]
+        assert soft == hard != b"0"  # a command has what the agent was given
+        group.cancel_scope.cancel()
+
+
+async def test_many_file_calls_at_once_start_no_thread(box: Box) -> None:
+    """Go ends the agent when it cannot start a thread."""
+    path = str(box.workdir / "file")
+    await box.provider.write_file(box.id, path, b"x" * (1 << 20), mode=None)
+    threads = "grep Threads /proc/1/status"
+    before = (await box.sh(threads)).stdout
+    async with anyio.create_task_group() as group:
+        for _ in range(60):
+            group.start_soon(partial(box.provider.read_file, box.id, path, max_bytes=1 << 20))
+    assert (await box.sh(threads)).stdout == before
