@@ -1,81 +1,75 @@
-"""Commands through the agent: start, streams, stdin, terminals, exit."""
+"""Commands through the agent: start or an error that says why, streams, terminals, end and usage."""
 
+import errno
 import os
 from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxStartError
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
-from sandboxkit.types import Command, CommandFile, CommandSetup, PtySize, StdinItem, WholeInput
-from tests.agent.conftest import Box, Run
+from sandboxkit.types import (
+    Command,
+    CommandFile,
+    CommandSetup,
+    Ending,
+    PtySize,
+    StdinItem,
+    WholeInput,
+)
+from tests.agent.conftest import Box, NamespaceProvider, Run, made
 
 pytestmark = pytest.mark.anyio
 
 
-async def items(*values: StdinItem) -> AsyncIterator[StdinItem]:
-    for value in values:
-        yield value
+def client_of(box: Box) -> AgentClient:
+    client = box.provider._known(box.id).client
+    assert client is not None
+    return client
 
 
 @pytest.mark.parametrize("lists", [range(1, 18), range(1, 17)])
 async def test_an_agent_that_cannot_set_up_gets_the_same_command_through_a_shell(
     box: Box, lists: range
 ) -> None:
-    client = box.provider._known(box.id).client
-    assert client is not None
+    client, run = client_of(box), Run()
     assert client.calls == bytes(range(1, 21))
     client.calls = bytes(lists)
     files = (CommandFile(f"{box.workdir}/program", b"#!/bin/sh\nulimit -f; ulimit -t\n", 0o555),)
-    command = Command(
-        ("./program",), setup=CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
-    )
+    setup = CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
+    command = Command(("./program",), setup=setup)
     sent = await box.provider.set_up(box.id, command)
     assert (sent is command) == (17 in lists)
-    run = Run()
     await box.provider.exec(box.id, sent, run.output)
     assert run.stdout == b"2\n2\n"
 
 
 @pytest.mark.parametrize("agent", ["new", "forgetful", "old"])
 async def test_a_file_that_commands_bring_again_is_sent_once(box: Box, agent: str) -> None:
-    client = box.provider._known(box.id).client
-    assert client is not None
+    client, path, sent = client_of(box), f"{box.workdir}/program", []
     content = b"#!/bin/sh\necho right $1\nchmod 700 $0; echo echo wrong > $0 #" + bytes(1 << 19)
     if agent == "old":
         client.calls = bytes(range(1, 18))
-    sent = []
     for argument in ("1", "2", "3"):
         if agent == "forgetful" and argument == "3":
             client.kept._known[content].number += 1
-        files = (CommandFile(f"{box.workdir}/program", content, 0o555, reused=True),)
-        before, run = client.moved[0], Run()
-        command = Command((f"{box.workdir}/program", argument), setup=CommandSetup(files))
-        await box.provider.exec(box.id, command, run.output)
+        setup = CommandSetup((CommandFile(path, content, 0o555, reused=True),))
+        before = client.moved[0]
+        run = await box.exec(path, argument, setup=setup)
         assert run.stdout == f"right {argument}\n".encode()
         sent.append(client.moved[0] - before > len(content))
     assert sent == {"new": [1, 0, 0], "forgetful": [1, 0, 1], "old": [1, 1, 1]}[agent]
 
 
 async def test_an_agent_keeps_four_megabytes_of_contents_at_most(box: Box) -> None:
-    async def run(letter: bytes) -> bytes:
-        files = (CommandFile(f"{box.workdir}/file", letter * 900_000, 0o644, reused=True),)
-        run, setup = Run(), CommandSetup(files)
-        await box.provider.exec(
-            box.id, Command(("head", "-c1", f"{box.workdir}/file"), setup=setup), run.output
-        )
-        return run.stdout
-
+    path = f"{box.workdir}/file"
     letters = [bytes([n]) for n in b"abcdefghijklmnopqrst"]
-    order = [
-        *letters,
-        *reversed(letters),
-    ]  # the agent has dropped the older half of those expected there
-    assert [await run(each) for each in order] == order
-    client = box.provider._known(box.id).client
-    assert client is not None
-    assert len(client.kept._known) == 16
+    # The agent has dropped the older half of those that are expected there.
+    for letter in [*letters, *reversed(letters)]:
+        files = (CommandFile(path, letter * 900_000, 0o644, reused=True),)
+        assert (await box.exec("head", "-c1", path, setup=CommandSetup(files))).stdout == letter
+    assert len(client_of(box).kept._known) == 16
 
 
 async def test_the_path_of_the_command_selects_the_program(box: Box) -> None:
@@ -86,18 +80,16 @@ async def test_the_path_of_the_command_selects_the_program(box: Box) -> None:
 
 
 async def test_bytes_that_are_not_utf8_pass_unchanged(box: Box) -> None:
-    odd = b"\xff\xfe\x00".replace(b"\x00", b"x").decode("utf-8", "surrogateescape")
-    run = await box.exec("printf", "%s", odd)
-    assert run.stdout == b"\xff\xfex"
+    odd = b"\xff\xfex".decode("utf-8", "surrogateescape")
+    assert (await box.exec("printf", "%s", odd)).stdout == b"\xff\xfex"
 
 
 @pytest.mark.parametrize("size", [0, 1, MOST_ALONG, MOST_ALONG + 1, 1 << 20])
 async def test_a_stdin_that_is_known_is_delivered_completely_then_closed(
     box: Box, size: int
 ) -> None:
-    data = bytes(range(1, 251)) * (size // 250 + 1)
-    run = await box.exec("cat", stdin=WholeInput(data[:size]))
-    assert run.stdout == data[:size]
+    data = (bytes(range(1, 251)) * (size // 250 + 1))[:size]
+    assert (await box.exec("cat", stdin=WholeInput(data))).stdout == data
 
 
 async def test_a_short_stdin_is_sent_with_its_command(
@@ -109,11 +101,8 @@ async def test_a_short_stdin_is_sent_with_its_command(
         sent.append(stream)
         send(self, frame, stream)
 
-    async def never(self: AgentClient, frame: bytes, stream: int) -> None:
-        raise AssertionError("data was sent apart")
-
     monkeypatch.setattr(AgentClient, "post", post)
-    monkeypatch.setattr(AgentClient, "send_data", never)
+    monkeypatch.delattr(AgentClient, "send_data")
     assert (await box.exec("cat", stdin=WholeInput(b"short"))).stdout == b"short"
     assert len(sent) == 1
 
@@ -136,21 +125,119 @@ async def test_a_background_child_that_keeps_a_terminal_open_does_not_delay_the_
     assert run.stdout == b"done\r\n"
 
 
-async def test_a_user_that_does_not_exist_is_refused(box: Box) -> None:
-    with pytest.raises(ConfigurationError, match="nosuchuser"):
-        await box.exec("true", user="nosuchuser")
-
-
 async def test_a_command_may_run_as_another_user(user_box: Box) -> None:
     assert (await user_box.exec("id", "-un")).stdout == b"nobody\n"
-    assert (await user_box.exec("id", "-un", user="root")).stdout == b"root\n"
-    assert (await user_box.sh("echo $HOME", user="root")).stdout.decode().strip() == os.environ[
-        "HOME"
-    ]
+    run = await user_box.sh("id -un; echo $HOME", user="root")
+    assert run.stdout.decode().split() == ["root", os.environ["HOME"]]
 
 
-async def test_orphans_are_reaped(box: Box) -> None:
-    await box.sh("for i in 1 2 3 4 5; do setsid sh -c 'exit 0' & done; wait")
-    with anyio.fail_after(60):  # the reaper of a command ends after it
-        while (await box.sh("cat /proc/[0-9]*/stat | grep -c ') Z '")).stdout != b"0\n":
+@pytest.mark.parametrize(
+    ("script", "options", "status", "ending"),
+    [
+        ("kill -TERM $$", {}, 143, Ending.SIGNAL),
+        ("kill -ABRT $$", {}, 134, Ending.SIGNAL),
+        ("kill -HUP $$", {"pty": PtySize()}, 129, Ending.SIGNAL),
+        ("kill -KILL $$", {}, 137, None),  # the kernel's, for want of memory, looks the same
+    ],
+)
+async def test_a_command_that_a_signal_ended_says_so(
+    box: Box, script: str, options: dict[str, object], status: int, ending: Ending | None
+) -> None:
+    exit = (await box.sh(script, **options)).exit
+    assert (exit.status, exit.ending) == (status, ending)
+
+
+async def test_cpu_time_includes_the_children_that_the_command_reaped(box: Box) -> None:
+    burn = "python3 -c 'import time\nwhile time.process_time() < 0.3: pass'"
+    for script, least, most in ((f"exec {burn}", 0.3, 3), (f"{burn}; true", 0.3, 3), ("sleep 0.3", 0, 0.2)):  # fmt: skip
+        used = (await box.sh(script)).exit.usage.processor_seconds
+        assert used is not None
+        assert least <= used < most
+
+
+async def test_peak_memory_is_the_largest_process_and_not_the_agents(box: Box) -> None:
+    eat = "x = bytearray(100 << 20); del x"
+    peak = (await box.exec("python3", "-c", eat)).exit.usage.peak_memory_bytes
+    assert peak is not None
+    assert 100 << 20 <= peak < 200 << 20
+    # Linux counts for a program the memory that it was started from.
+    assert (await box.exec("true")).exit.usage.peak_memory_bytes is None
+
+
+async def refused(box: Box, *argv: str, **options: object) -> tuple[int | None, str]:
+    run = Run()
+    with pytest.raises(CommandStartError) as raised:
+        await box.exec(*argv, run=run, **options)
+    assert (run.stdout, run.stderr, raised.value.retryable) == (b"", b"", False)
+    assert "\n" not in str(raised.value)
+    return raised.value.errno, str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "options", "number", "words"),
+    [
+        (["no-such-program"], {"env": {"PATH": "/here:/there"}}, errno.ENOENT,
+         'no program "no-such-program" in PATH, which is /here:/there'),
+        (["./no-such-program"], {}, errno.ENOENT,
+         "cannot execute ./no-such-program: no such file or directory"),
+        ([""], {}, errno.ENOENT, ""),
+        (["/etc/passwd"], {}, errno.EACCES, "cannot execute /etc/passwd: permission denied"),
+        (["/etc"], {}, errno.EACCES, "cannot execute /etc: permission denied"),
+        (["./text"], {}, errno.ENOEXEC, "nor a script whose first line names"),
+        (["./script"], {}, errno.ENOENT, "the interpreter that it names is not there"),
+        (["true"], {"cwd": "/no/such/folder"}, errno.ENOENT,
+         "cannot enter /no/such/folder: no such file or directory"),
+        (["true"], {"cwd": "/etc/passwd"}, errno.ENOTDIR, "/etc/passwd"),
+        (["true", "x" * (1 << 20)], {}, errno.E2BIG, "stdin"),
+        (["true", "x" * (5 << 20)], {}, errno.E2BIG, ""),
+    ],
+    ids=["missing", "missing here", "empty", "file", "folder", "text", "script", "no cwd",
+         "a file as cwd", "long", "longer than a frame"],
+)  # fmt: skip
+async def test_a_command_that_cannot_start_says_why(
+    box: Box, argv: list[str], options: dict[str, object], number: int, words: str
+) -> None:
+    files = "echo hello > text; printf '#!/no/such/interpreter\\n' > script; chmod +x text script"
+    await box.sh(files)
+    found, message = await refused(box, *argv, **options)
+    assert found == number
+    assert words in message
+    assert (await box.exec("true")).status == 0
+
+
+async def test_a_cwd_that_the_user_may_not_enter_is_named(user_box: Box) -> None:
+    folder = f"{user_box.provider.folder}/root-only"
+    await user_box.exec("mkdir", "-m", "700", folder, user="root")
+    assert (await refused(user_box, "true", cwd=folder))[0] == errno.EACCES
+
+
+async def test_a_start_that_fails_on_a_terminal_leaves_nothing(box: Box) -> None:
+    folder = f"/proc/{box.agent_pid()}/fd"
+    before = len(os.listdir(folder))
+    for _ in range(20):
+        await refused(box, "/etc/passwd", pty=PtySize())
+        await refused(box, "true", cwd="/no/such/folder")
+    with anyio.fail_after(60):  # some are closed after the answer
+        while len(os.listdir(folder)) > before + 2:
             await anyio.sleep(0.01)
+
+
+async def test_a_user_that_does_not_exist_is_the_callers_mistake(box: Box) -> None:
+    for user, words in (("nosuchuser", 'no user "nosuchuser"'), ("12345:nosuchgroup", "no group")):
+        with pytest.raises(ConfigurationError, match=words):
+            await box.exec("true", user=user)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"command": ("no-such-program",)}, "main command was not started: .*no program"),
+        ({"command": ("/etc/passwd",)}, "main command was not started: .*permission"),
+        ({"user": "nosuchuser"}, "nosuchuser"),
+    ],
+)
+async def test_a_sandbox_that_cannot_start_says_why(
+    provider: NamespaceProvider, fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(SandboxStartError, match=words):
+        await made(provider, **fields)

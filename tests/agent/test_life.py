@@ -1,7 +1,14 @@
-"""How a sandbox ends: its deadline, its owner, and what calls in flight are told."""
+"""How a sandbox ends: its deadline, its owner, its lease, and what calls in flight are told."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import ByteStream
 
 from sandboxkit.errors import (
     ConfigurationError,
@@ -9,27 +16,25 @@ from sandboxkit.errors import (
     SandboxStartError,
     SandboxTerminatedError,
 )
+from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.types import SandboxSpec
-from tests.agent.conftest import Box, NamespaceProvider, Run
+from tests.agent.conftest import NAMESPACE, Box, NamespaceProvider, Run, at_start, made
+from tests.components import needs_mounts
 
 pytestmark = pytest.mark.anyio
 
 
-def spec(provider: NamespaceProvider, **fields: object) -> SandboxSpec:
-    return SandboxSpec(workdir=str(provider.folder / "work"), **fields)  # type: ignore[arg-type]
-
-
-async def ended(provider: NamespaceProvider, sandbox_id: str) -> None:
+async def ended(box: Box) -> None:
     with anyio.fail_after(60):
-        await provider.processes[sandbox_id].wait()
+        await box.provider.processes[box.id].wait()
 
 
 async def test_the_lifetime_ends_the_sandbox_and_says_so(provider: NamespaceProvider) -> None:
-    sandbox_id = await provider.create(spec(provider, lifetime=3.0))
-    box = Box(provider, sandbox_id, provider.folder / "work")
+    box = await made(provider, lifetime=3.0)
     with pytest.raises(SandboxTerminatedError, match="lifetime"):
         await box.sh("trap '' TERM INT; sleep 1000")
-    await ended(provider, sandbox_id)
+    await ended(box)
     with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
         await box.exec("true")
 
@@ -37,106 +42,192 @@ async def test_the_lifetime_ends_the_sandbox_and_says_so(provider: NamespaceProv
 async def test_a_stopped_command_cannot_delay_the_end_of_the_lifetime(
     provider: NamespaceProvider,
 ) -> None:
-    sandbox_id = await provider.create(spec(provider, lifetime=60))
-    box, run = Box(provider, sandbox_id, provider.folder / "work"), Run()
-    async with anyio.create_task_group() as group:
-
-        async def shorten() -> None:
-            await run.started.wait()
-            await provider.renew(sandbox_id, 0.1)
-
-        group.start_soon(shorten)
-        script = "kill -STOP 1; kill -9 1; kill -TERM 1; echo; kill -STOP -1; sleep 100"
+    box, run = await made(provider, lifetime=60), Run()
+    script = "kill -STOP 1; kill -9 1; kill -TERM 1; echo; kill -STOP -1; sleep 100"
+    async with at_start(run, partial(provider.renew, box.id, 0.1)):
         with pytest.raises(SandboxTerminatedError):
-            await box.sh(script, run=run)
-    await ended(provider, sandbox_id)
+            await box.sh(script, run)
+    await ended(box)
 
 
 async def test_renewing_moves_the_deadline_both_ways(provider: NamespaceProvider) -> None:
-    sandbox_id = await provider.create(spec(provider, lifetime=3.0))
-    box = Box(provider, sandbox_id, provider.folder / "work")
-    await provider.renew(sandbox_id, 600)
+    box = await made(provider, lifetime=3.0)
+    await provider.renew(box.id, 600)
     assert (await box.exec("sleep", "3.1")).status == 0
-    await provider.renew(sandbox_id, 0.1)
-    await ended(provider, sandbox_id)
+    await provider.renew(box.id, 0.1)
+    await ended(box)
     with pytest.raises(ConfigurationError):
-        await provider.renew(sandbox_id, -1)
+        await provider.renew(box.id, -1)
 
 
-async def test_the_sandbox_ends_with_its_owners_stream(provider: NamespaceProvider) -> None:
-    sandbox_id = await provider.create(spec(provider))
-    await provider._forget(sandbox_id)
-    await ended(provider, sandbox_id)
+async def test_the_sandbox_ends_with_its_owners_stream(box: Box) -> None:
+    await box.provider._forget(box.id)
+    await ended(box)
 
 
 async def test_a_detached_sandbox_outlives_its_owner(provider: NamespaceProvider) -> None:
-    sandbox_id = await provider.create(spec(provider, detach=True))
-    box = Box(provider, sandbox_id, provider.folder / "work")
+    box = await made(provider, detach=True)
     await box.sh("sleep 1000 & echo started")
-    await provider._forget(sandbox_id)
+    await provider._forget(box.id)
     await box.settled("sleep 1000")
 
 
 async def test_calls_in_flight_fail_when_the_agent_is_killed(box: Box) -> None:
-    run = Run()
-
     async def kill() -> None:
-        await run.started.wait()
         box.provider.processes[box.id].kill()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(kill)
+    run = Run()
+    async with at_start(run, kill):
         with pytest.raises(SandboxTerminatedError):
-            await box.sh("echo up; sleep 1000", run=run)
+            await box.sh("echo up; sleep 1000", run)
 
 
 async def test_a_second_client_works_and_its_end_kills_only_its_commands(box: Box) -> None:
-    other = NamespaceProvider(box.provider.folder)
-    guest = Box(other, box.id, box.workdir)
-    assert (await guest.sh("echo $SPEC")).stdout == b"spec\n"
-    run = Run()
-    async with anyio.create_task_group() as group:
-
-        async def body() -> None:
-            with pytest.raises(SandboxTerminatedError):
-                await guest.sh("setsid sleep 1001 & echo up; wait", run=run)
-
-        group.start_soon(body)
-        await run.started.wait()
+    async def leave() -> None:
         await box.sh("sleep 2001 &")
         await other.aclose()
+
+    other, run = NamespaceProvider(box.provider.folder), Run()
+    guest = Box(other, box.id, box.workdir)
+    assert (await guest.sh("echo $SPEC")).stdout == b"spec\n"
+    async with at_start(run, leave):
+        with pytest.raises(SandboxTerminatedError):
+            await guest.sh("setsid sleep 1001 & echo up; wait", run)
     await box.settled("sleep 2001")
 
 
-async def test_the_main_command_is_logged_and_waited_for(provider: NamespaceProvider) -> None:
-    command = ("sh", "-c", "echo out; echo err >&2; sleep 0.2; exit 5")
-    sandbox_id = await provider.create(spec(provider, command=command))
-    assert await provider.wait(sandbox_id) == 5
-    assert sorted((await provider.logs(sandbox_id)).split()) == [b"err", b"out"]
-
-
-async def test_the_log_keeps_the_newest_mebibyte(provider: NamespaceProvider) -> None:
-    command = ("sh", "-c", "seq 1000000; echo last")
-    sandbox_id = await provider.create(spec(provider, command=command))
-    await provider.wait(sandbox_id)
-    log = await provider.logs(sandbox_id)
+async def test_the_log_of_the_main_command_keeps_the_newest_mebibyte(
+    provider: NamespaceProvider,
+) -> None:
+    command = ("sh", "-c", "seq 1000000; echo err >&2; echo last; exit 5")
+    box = await made(provider, command=command)
+    assert await provider.wait(box.id) == 5
+    log = await provider.logs(box.id)
     assert 1 << 20 <= len(log) <= 2 << 20
-    assert log.endswith(b"\n999999\n1000000\nlast\n")
+    assert log.endswith((b"\n1000000\nerr\nlast\n", b"\n1000000\nlast\nerr\n"))
 
 
 async def test_waiting_for_the_main_command_can_be_cancelled(provider: NamespaceProvider) -> None:
-    sandbox_id = await provider.create(spec(provider, command=("sleep", "1000")))
+    box = await made(provider, command=("sleep", "1000"))
     with anyio.move_on_after(0.05) as scope:
-        await provider.wait(sandbox_id)
+        await provider.wait(box.id)
     assert scope.cancelled_caught
-    assert await provider.logs(sandbox_id) == b""
+    assert await provider.logs(box.id) == b""
 
 
-async def test_waiting_without_a_main_command_is_refused(box: Box) -> None:
-    with pytest.raises(ConfigurationError, match="no main command"):
-        await box.provider.wait(box.id)
+class SocketProvider(NamespaceProvider):
+    """As on a cluster: nobody on the agent's stdin, and streams that break by themselves."""
+
+    lease: float | None = 4.0
+    grace = 1.0
+
+    def _grace(self, stream: ByteStream) -> float:
+        return self.grace
+
+    async def create(self, spec: SandboxSpec) -> str:
+        sandbox_id = f"ns{len(self.processes)}"
+        flags = agent_flags(
+            spec, listen_path=str(self.folder / sandbox_id), owner_by_socket=True,
+            lease=self.lease, drop_env="KUBERNETES_",
+        )  # fmt: skip
+        self.processes[sandbox_id] = await asyncio.create_subprocess_exec(
+            *NAMESPACE, str(binary.path()), *flags, stdin=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "KUBERNETES_PORT": "tcp://10.0.0.1", "KEPT": "1"},
+        )  # fmt: skip
+        try:
+            with anyio.fail_after(60):
+                stream = await self._connected_once_it_listens(sandbox_id)
+            await self._attach(sandbox_id, stream, config_of(spec), lifeline=False)
+        except BaseException:
+            await self.delete(sandbox_id)
+            raise
+        return sandbox_id
+
+    async def _connected_once_it_listens(self, sandbox_id: str) -> ByteStream:
+        """The agent's socket has its name for a moment before anybody can connect to it."""
+        while True:
+            try:
+                return await self._connect(sandbox_id)
+            except SandboxNotFoundError as error:
+                if not isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
+                    raise
+            await anyio.sleep(0.01)
+
+    async def lives(self, sandbox_id: str, seconds: float) -> bool:
+        """Whether it does after so long."""
+        with anyio.move_on_after(seconds):
+            await self.processes[sandbox_id].wait()
+            return False
+        return True
 
 
-async def test_a_user_that_does_not_exist_fails_the_start(provider: NamespaceProvider) -> None:
-    with pytest.raises(SandboxStartError, match="nosuchuser"):
-        await provider.create(spec(provider, user="nosuchuser"))
+@pytest.fixture(params=[pytest.param(None, marks=needs_mounts("programs from outside"))])
+async def clients(anyio_backend: str, tmp_path: Path) -> AsyncIterator[SocketProvider]:
+    provider = SocketProvider(tmp_path)
+    yield provider
+    for sandbox_id in tuple(provider.processes):
+        await provider.delete(sandbox_id)
+
+
+async def test_the_first_client_with_a_configuration_is_the_owner(clients: SocketProvider) -> None:
+    box = await made(clients, env={"A": "1"})
+    assert (await box.sh("echo $A$KEPT$KUBERNETES_PORT")).stdout == b"11\n"
+    stream = await clients._connect(box.id)
+    with pytest.raises(SandboxStartError, match="configured before"):
+        await clients._attach(box.id, stream, config_of(SandboxSpec()), lifeline=False)
+
+
+async def test_the_sandbox_ends_with_its_lease_when_no_client_is_connected(
+    clients: SocketProvider,
+) -> None:
+    box = await made(clients)
+    assert await clients.lives(box.id, 5.0)
+    await clients._forget(box.id)
+    assert not await clients.lives(box.id, 60.0)
+
+
+async def test_a_disconnected_client_keeps_the_sandbox_for_its_grace_period(
+    clients: SocketProvider,
+) -> None:
+    clients.grace = 8.0
+    box = await made(clients)
+    client = clients._known(box.id).client
+    assert client is not None
+    for task in client._tasks:
+        task.cancel()  # as if this process had been killed: it says nothing more
+    assert client._link._stream is not None
+    await client._link._stream.aclose()
+    assert await clients.lives(box.id, 5.0)
+    assert not await clients.lives(box.id, 30.0)
+
+
+async def test_an_owner_that_never_connects_does_not_keep_the_sandbox(
+    clients: SocketProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(*_: object) -> None:
+        raise SandboxNotFoundError("the owner was killed")
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clients, "_connect", nobody)
+        patch.setattr(clients, "delete", nothing)
+        with pytest.raises(SandboxNotFoundError):
+            await made(clients)
+    assert not await clients.lives("ns0", 30.0)
+
+
+async def test_a_sandbox_without_a_lease_stays(clients: SocketProvider) -> None:
+    clients.lease = None
+    box = await made(clients, command=("sleep", "100"))
+    await clients._forget(box.id)
+    assert await clients.lives(box.id, 3.0)
+    assert (await box.sh("cat /proc/[0-9]*/comm | grep -qx sleep && echo on")).stdout == b"on\n"
+
+
+async def test_the_end_of_a_lease_is_reported_to_waiting_clients(clients: SocketProvider) -> None:
+    box, run = await made(clients, lifetime=60), Run()
+    async with at_start(run, partial(clients.renew, box.id, 0.1)):
+        with anyio.fail_after(30), pytest.raises(SandboxTerminatedError, match="lifetime"):
+            await box.sh("echo; sleep 100", run)
