@@ -83,10 +83,7 @@ async def test_only_regular_files_up_to_the_limit_are_read(box: Box) -> None:
     assert await read(box, box.workdir / "five", 5) == b"12345"
     with pytest.raises(SandboxFileError, match="limit"):
         await read(box, box.workdir / "five", 4)
-
-
-async def test_proc_files_are_read_although_their_size_is_zero(box: Box) -> None:
-    assert (await read(box, "/proc/meminfo")).startswith(b"MemTotal")
+    assert (await read(box, "/proc/meminfo")).startswith(b"MemTotal"), "its size is zero"
 
 
 @pytest.mark.parametrize("name", ["1/mem", "self/environ", "1/task/1/maps", "thread-self/mem"])
@@ -143,12 +140,6 @@ async def test_a_thousand_files_with_modes_and_links_both_ways(box: Box) -> None
     assert members["link"].linkname == "d1/file1"
     assert members["readonly"].mode == 0o555
     assert len(members) == 1000 + 10 + 4
-
-
-async def test_a_single_file_is_an_archive_of_one_member(box: Box) -> None:
-    await write(box, box.workdir / "file", b"content")
-    with tarfile.open(fileobj=io.BytesIO(await archive(box, box.workdir / "file"))) as tar:
-        assert tar.getnames() == ["file"]
 
 
 async def test_an_abandoned_archive_stops_the_agents_work(box: Box) -> None:

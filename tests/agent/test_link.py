@@ -7,9 +7,10 @@ import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -28,10 +29,8 @@ from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
 from sandboxkit.providers._agent.heartbeat import is_held_up
-from sandboxkit.types import Command, SandboxInfo, SandboxSpec, SandboxState, StdinItem
-from tests.agent.breaking import Breaking, Repeating, Silent
-from tests.agent.conftest import Box, NamespaceProvider, Run
-from tests.agent.test_flow import agent_pid
+from sandboxkit.types import Command, SandboxInfo, SandboxState, StdinItem
+from tests.agent.conftest import PROGRAMS, Box, NamespaceProvider, Run, at_start, made
 
 pytestmark = pytest.mark.anyio
 
@@ -42,6 +41,79 @@ FOREVER = float("inf")
 async def as_in_the_background_loop(anyio_backend: str) -> None:
     """What sandboxkit's own loop does not report, this one does not either."""
     asyncio.get_running_loop().set_exception_handler(_loop._report)
+
+
+class Through(ByteStream):
+    """Carries everything, and tells of the rest of the stream below it."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:  # anyio's own signature
+        return self._stream.extra_attributes
+
+
+class Breaking(Through):
+    """Carries `sends` bytes one way and `receives` bytes the other, and then breaks, mid-record."""
+
+    def __init__(self, stream: ByteStream, sends: float, receives: float) -> None:
+        super().__init__(stream)
+        self._sends, self._receives = sends, receives
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if self._receives <= 0:
+            await self._break()
+        data = await super().receive(int(min(max_bytes, self._receives)))
+        self._receives -= len(data)
+        return data
+
+    async def send(self, item: bytes) -> None:
+        if len(item) > self._sends:
+            await super().send(item[: int(self._sends)])
+            self._sends = 0
+            await self._break()
+        self._sends -= len(item)
+        await super().send(item)
+
+    async def _break(self) -> None:
+        await self.aclose()
+        raise anyio.BrokenResourceError
+
+
+class Repeating(Through):
+    """Delivers everything that is sent twice, as a router does that missed an answer."""
+
+    async def send(self, item: bytes) -> None:
+        await super().send(item + item)
+
+
+class Silent(Through):
+    """Carries everything until it is told to fall silent; it never breaks."""
+
+    silent = False
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        data = await super().receive(max_bytes)
+        if self.silent:
+            await anyio.sleep_forever()
+        return data
+
+    async def send(self, item: bytes) -> None:
+        if not self.silent:
+            await super().send(item)
 
 
 class Breakable:
@@ -72,7 +144,7 @@ async def run(client: AgentClient, *argv: str, stdin: bytes | None = None) -> Ru
 
     output = Run()
     command = Command(argv, stdin=None if stdin is None else items())
-    output.status = (await requests.execute(client, command, output.output)).status
+    output.exit = await requests.execute(client, command, output.output)
     return output
 
 
@@ -211,8 +283,7 @@ async def test_without_a_grace_a_session_ends_with_its_connection(box: Box) -> N
 async def test_a_replacement_agent_is_not_taken_for_the_old_one(
     provider: NamespaceProvider,
 ) -> None:
-    spec = SandboxSpec(workdir=str(provider.folder / "work"))
-    one, other = await provider.create(spec), await provider.create(spec)
+    one, other = (await made(provider)).id, (await made(provider)).id
     client = provider._known(one).client
     assert client is not None
     await client.aclose()
@@ -233,25 +304,21 @@ class Listed(NamespaceProvider):
 @pytest.fixture
 async def detached(provider: NamespaceProvider) -> AsyncIterator[Box]:
     """A sandbox whose owner has left it, so that its connections are further ones."""
-    listed = Listed(provider.folder)
-    workdir = provider.folder / "work"
-    sandbox_id = await listed.create(SandboxSpec(workdir=str(workdir), detach=True, lifetime=60))
-    await listed._forget(sandbox_id)
-    yield Box(listed, sandbox_id, workdir)
-    await listed.delete(sandbox_id)
+    box = await made(Listed(provider.folder), detach=True, lifetime=60)
+    await box.provider._forget(box.id)
+    yield box
+    await box.provider.delete(box.id)
 
 
 async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detached: Box) -> None:
     provider, started = detached.provider, Run()
-    async with anyio.create_task_group() as group:
 
-        async def lose() -> None:
-            await started.started.wait()
-            client = provider._known(detached.id).client
-            assert client is not None
-            await client._link.aclose()
+    async def lose() -> None:
+        client = provider._known(detached.id).client
+        assert client is not None
+        await client._link.aclose()
 
-        group.start_soon(lose)
+    async with at_start(started, lose):
         with pytest.raises(OutcomeUnknownError, match="is unknown") as caught:
             await detached.sh("echo; sleep 600", run=started)
         assert not caught.value.retryable
@@ -280,16 +347,14 @@ async def test_silence_is_an_infrastructure_error(
     box: Box, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
     hurry(monkeypatch)
-    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
-    async with anyio.create_task_group() as group:
+    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
 
-        async def freeze() -> None:
-            await begun.started.wait()
-            os.kill(pid, signal.SIGSTOP)
-            if timeout is not None:
-                scope.deadline = anyio.current_time() + timeout
+    async def freeze() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        if timeout is not None:
+            scope.deadline = anyio.current_time() + timeout
 
-        group.start_soon(freeze)
+    async with at_start(begun, freeze):
         unknown = pytest.raises(OutcomeUnknownError, match="does not answer")
         with anyio.fail_after(60), unknown, scope:
             await box.sh("echo; sleep 600", run=begun)
@@ -331,7 +396,7 @@ async def test_all_callers_that_wait_for_a_connection_fail_together(
 ) -> None:
     provider = detached.provider
     monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 1.0)
-    pid = await agent_pid(detached)
+    pid = detached.agent_pid()
     os.kill(pid, signal.SIGSTOP)
     refused: list[SandboxError] = []
 
@@ -353,22 +418,20 @@ async def test_all_callers_that_wait_for_a_connection_fail_together(
 async def test_a_starved_agent_is_given_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy must not be excused by processes of its own that delay the agent."""
     hurry(monkeypatch)
-    pid, begun = await agent_pid(box), Run()
+    pid, begun = box.agent_pid(), Run()
     monkeypatch.setattr(box.provider, "_starved", lambda _: True)
-    async with anyio.create_task_group() as group:
 
-        async def delay() -> None:
-            await begun.started.wait()
-            os.kill(pid, signal.SIGSTOP)
-            await anyio.sleep(2)  # four times as long as silence is borne
-            os.kill(pid, signal.SIGCONT)
+    async def delay() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        await anyio.sleep(2)  # four times as long as silence is borne
+        os.kill(pid, signal.SIGCONT)
 
-        group.start_soon(delay)
+    async with at_start(begun, delay):
         assert (await box.sh("echo; sleep 1; exit 3", run=begun)).status == 3
 
 
 async def test_a_process_without_cpu_is_distinguished_from_a_stopped_one(box: Box) -> None:
-    pid = await agent_pid(box)
+    pid = box.agent_pid()
     with anyio.fail_after(60):
         while is_held_up(pid):  # until it is idle
             await anyio.sleep(0.01)
@@ -381,20 +444,14 @@ async def test_a_process_without_cpu_is_distinguished_from_a_stopped_one(box: Bo
     assert not is_held_up(2**22 + 1)  # no such process
 
 
-SPAWNS = """
-import os, sys
-first = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
-os.posix_spawn("/bin/true", ["true"], {}, file_actions=[first])
-"""
-"""Waits within the kernel until its child has run /bin/true, which waits for the pipe."""
-
-
 async def test_a_process_blocked_in_the_kernel_is_distinguished_from_an_idle_one(
     tmp_path: Path,
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    async with await anyio.open_process([sys.executable, "-c", SPAWNS, str(pipe)]) as process:
+    async with await anyio.open_process(
+        [sys.executable, "-c", PROGRAMS["spawns"], str(pipe)]
+    ) as process:
         stat = Path(f"/proc/{process.pid}/stat")
         try:
             with anyio.fail_after(30):
@@ -413,32 +470,28 @@ async def test_a_kill_waits_for_a_delayed_agent(
     monkeypatch.setattr(client, "_LOOK", 0.25)
     monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
     monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
-    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
+    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
 
     async def stand_still() -> None:
-        await begun.started.wait()
         os.kill(pid, signal.SIGSTOP)
         scope.cancel()
         await anyio.sleep(2)  # four times as long as a kill is waited for
         os.kill(pid, signal.SIGCONT)
 
     unknown = nullcontext() if held_up else pytest.raises(OutcomeUnknownError, match="killed")
-    async with anyio.create_task_group() as group:
-        group.start_soon(stand_still)
+    async with at_start(begun, stand_still):
         with unknown, scope:
             await box.sh("echo; sleep 1000", run=begun)
 
 
 async def test_a_timeout_is_kept_while_the_agent_is_frozen(box: Box) -> None:
-    pid, begun, scope = await agent_pid(box), Run(), anyio.CancelScope()
-    async with anyio.create_task_group() as group:
+    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
 
-        async def stand_still() -> None:
-            await begun.started.wait()
-            os.kill(pid, signal.SIGSTOP)
-            scope.deadline = anyio.current_time() + 0.3
+    async def stand_still() -> None:
+        os.kill(pid, signal.SIGSTOP)
+        scope.deadline = anyio.current_time() + 0.3
 
-        group.start_soon(stand_still)
+    async with at_start(begun, stand_still):
         since = time.monotonic()
         with pytest.raises(OutcomeUnknownError, match="killed within 2 s"), scope:
             await box.sh("echo; sleep 600", run=begun)

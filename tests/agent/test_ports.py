@@ -1,7 +1,5 @@
 """Connections of the loopback that the agent carries: exact, bounded, and ended on both sides."""
 
-import errno
-import hashlib
 import os
 import random
 import socket
@@ -85,23 +83,6 @@ async def everything(stream: ByteStream) -> bytes:
             return b"".join(parts)
 
 
-async def test_each_direction_of_a_connection_closes_separately(box: Box, program: Program) -> None:
-    async with pair(box, program) as (ours, theirs):
-        await ours.send(b"question")
-        await ours.send_eof()
-        assert await everything(theirs) == b"question"
-        await theirs.send(b"answer")
-        await theirs.send_eof()
-        assert await everything(ours) == b"answer"
-    async with pair(box, program) as (ours, theirs):
-        await theirs.send(b"greeting")
-        await theirs.send_eof()
-        assert await everything(ours) == b"greeting"
-        await ours.send(b"reply")
-        await ours.send_eof()
-        assert await everything(theirs) == b"reply"
-
-
 async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program: Program) -> None:
     async with pair(box, program) as (ours, theirs):
         await theirs.send(b"abcdef")
@@ -125,14 +106,6 @@ async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program:
         assert max(map(len, parts)) <= 150_000
 
 
-async def test_a_port_that_nothing_listens_on_refuses(box: Box, program: Program) -> None:
-    program.close()
-    with pytest.raises(PortError, match=f"port {program.port}: connection refused") as refused:
-        await box.provider.connect(box.id, program.port)
-    assert refused.value.errno == errno.ECONNREFUSED
-    assert refused.value.sandbox_id == box.id
-
-
 async def test_a_server_that_listens_on_ipv6_alone_is_reached(box: Box) -> None:
     try:
         program = Program(address="::1")
@@ -145,31 +118,6 @@ async def test_a_server_that_listens_on_ipv6_alone_is_reached(box: Box) -> None:
     program.close()
     with pytest.raises(PortError, match=f"port {program.port}: connection refused"):
         await box.provider.connect(box.id, program.port)
-
-
-async def test_20_mb_in_both_directions_at_once_arrive_unchanged(
-    box: Box, program: Program
-) -> None:
-    data = os.urandom(20 * MIB)
-    digests: dict[str, bytes] = {}
-
-    async def send(stream: ByteStream) -> None:
-        view = memoryview(data)
-        chances = random.Random(1)
-        while view:
-            size = chances.choice([1, 1000, 65536, 300_000])
-            await stream.send(bytes(view[:size]))
-            view = view[size:]
-        await stream.send_eof()
-
-    async def receive(name: str, stream: ByteStream) -> None:
-        digests[name] = hashlib.sha256(await everything(stream)).digest()
-
-    async with pair(box, program) as (ours, theirs), anyio.create_task_group() as group:
-        for name, stream in (("ours", ours), ("theirs", theirs)):
-            group.start_soon(send, stream)
-            group.start_soon(receive, name, stream)
-    assert digests == dict.fromkeys(("ours", "theirs"), hashlib.sha256(data).digest())
 
 
 async def filled(stream: ByteStream) -> int:
@@ -380,32 +328,6 @@ async def test_sandboxes_that_take_all_they_can_leave_room_for_another(
             await stream.aclose()
         for sandbox_id in greedy:
             await box.provider.delete(sandbox_id)
-
-
-async def test_connections_are_accepted_from_inside(box: Box) -> None:
-    async with listening(box) as listener:
-
-        async def echo() -> None:
-            async with await listener.accept() as stream:
-                await stream.send(await everything(stream))
-                await stream.send_eof()
-
-        async def ask(number: int) -> None:
-            async with await anyio.connect_tcp("127.0.0.1", listener.port) as program:
-                await program.send(b"%d" % number)
-                await program.send_eof()
-                assert await everything(program) == b"%d" % number
-
-        async with anyio.create_task_group() as group:
-            for number in range(50):
-                group.start_soon(ask, number)
-                group.start_soon(echo)
-
-
-async def test_a_taken_port_is_refused(box: Box, program: Program) -> None:
-    with pytest.raises(PortError) as refused:
-        await box.provider.listen(box.id, program.port)
-    assert refused.value.errno == errno.EADDRINUSE
 
 
 async def test_a_closed_listener_refuses_and_its_waiting_accept_ends(box: Box) -> None:

@@ -1,6 +1,6 @@
 """Egress as its users have it: requests that are allowed, phases, limits, and what a killed owner leaves."""
 
-import os
+import json
 import signal
 import socket
 import subprocess
@@ -12,31 +12,19 @@ import pytest
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
 from sandboxkit.provider import Provider
 from tests.core.test_ports import WithoutPorts
-from tests.egress.world import DEADLINE, Authority, Names, Origin, Records, egress, proxy_port
+from tests.egress.conftest import (
+    DEADLINE,
+    PROGRAMS,
+    Authority,
+    Origin,
+    World,
+    asked,
+    exchange,
+    out,
+    proxy_port,
+)
 
-GET = """
-import sys, urllib.request
-print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None).read().decode())
-"""
-TLS = """
-import ssl, sys, urllib.request
-context = ssl.create_default_context(cafile="/tmp/ca.pem")
-print(urllib.request.urlopen(sys.argv[1], context=context).read().decode())
-"""
-CHUNKS = """
-import http.client, os, sys, urllib.parse
-proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
-connection = http.client.HTTPConnection(proxy.hostname, proxy.port)
-connection.request("POST", sys.argv[1], iter([b"one,", b"two,", b"x" * 100000]), encode_chunked=True,
-                   headers={"Transfer-Encoding": "chunked"})
-answer = connection.getresponse()
-print(answer.status, answer.getheader("Connection"), len(answer.read()))
-"""
-
-
-def out(sandbox: Sandbox, code: str, *args: str) -> str:
-    """Run Python in a sandbox and return what it printed."""
-    return sandbox.exec(["python3", "-c", code, *args], check=True).result(DEADLINE).stdout.strip()
+GET = PROGRAMS["get"]
 
 
 def failed(sandbox: Sandbox, code: str, *args: str) -> str:
@@ -47,136 +35,93 @@ def failed(sandbox: Sandbox, code: str, *args: str) -> str:
 
 
 def test_allowed_requests_arrive_and_are_recorded(
-    provider: str,
-    names: Names,
-    origin: Origin,
-    secure: Origin,
-    records: Records,
-    authority: Authority,
+    provider: str, world: World, secure: Origin, authority: Authority
 ) -> None:
-    rules = egress(records, f"web.test:{origin.port}", f"*.web.test:{secure.port}")
+    rules = world.rules(world.web, f"*.web.test:{secure.port}")
     files = {"/tmp/ca.pem": authority.certificate.read_bytes()}
     with Session(provider, network=rules, files=files) as session, session.sandbox() as sandbox:
-        web = f"http://web.test:{origin.port}/path?key=1"
+        web = f"{world.url}path?key=1"
         assert out(sandbox, GET, web) == "origin:/path?key=1:"
         assert out(sandbox, GET, web, "body") == "origin:/path?key=1:body"
-        assert out(sandbox, CHUNKS, web) == f"200 close {len('origin:/path?key=1:') + 100008}"
-        assert out(sandbox, TLS, f"https://a.web.test:{secure.port}/tls") == "origin:/tls:"
-        assert "403" in failed(sandbox, GET, f"http://a.web.test:{origin.port}/")
-        records.wait(5)
-    first, tls = records[0], records[3]
-    assert (first.method, first.name, first.port) == ("GET", "web.test", origin.port)
+        chunks = f"200 close {len('origin:/path?key=1:') + 100008}"
+        assert out(sandbox, PROGRAMS["post_chunks"], web) == chunks
+        tls_url = f"https://a.web.test:{secure.port}/tls"
+        assert out(sandbox, PROGRAMS["get_tls"], tls_url) == "origin:/tls:"
+        assert "403" in failed(sandbox, GET, f"http://a.web.test:{world.origin.port}/")
+        world.records.wait(5)
+    first, tls = world.records[0], world.records[3]
+    assert (first.method, first.name, first.port) == ("GET", "web.test", world.origin.port)
     assert (first.path, first.address, first.allowed) == ("/path", "127.0.0.1", True)
     assert first.sandbox == sandbox.id
     assert (tls.method, tls.name, tls.allowed, tls.reason) == ("CONNECT", "a.web.test", True, "")
     assert min(tls.sent, tls.received) > 500
-    assert [record.allowed for record in records] == [True] * 4 + [False]
+    assert [record.allowed for record in world.records] == [True] * 4 + [False]
 
 
-def test_a_name_is_looked_up_once_and_a_second_answer_is_never_used(
-    names: Names, origin: Origin, records: Records
-) -> None:
-    names.answers["web.test"] = [["127.0.0.1"], ["127.0.0.2"]]
-    with Session("local", network=egress(records, f"web.test:{origin.port}")) as session:
+def test_a_name_is_looked_up_once_and_a_second_answer_is_never_used(world: World) -> None:
+    world.names.answers["web.test"] = [["127.0.0.1"], ["127.0.0.2"]]
+    with Session("local", network=world.rules()) as session:
         sandbox = session.sandbox()
-        assert out(sandbox, GET, f"http://web.test:{origin.port}/") == "origin:/:"
-        assert names.asked == ["web.test"]
-        assert "403" in failed(sandbox, GET, f"http://web.test:{origin.port}/")
-        assert "127.0.0.2, which is not public" in records.wait(2).reason
-        assert len(origin.requests) == 1
+        assert out(sandbox, GET, world.url) == "origin:/:"
+        assert world.names.asked == ["web.test"]
+        assert "403" in failed(sandbox, GET, world.url)
+        assert "127.0.0.2, which is not public" in world.records.wait(2).reason
+        assert len(world.origin.requests) == 1
 
 
-def test_a_second_request_of_a_connection_is_not_sent(
-    names: Names, origin: Origin, records: Records
-) -> None:
+def test_a_second_request_of_a_connection_is_not_sent(world: World) -> None:
     """Neither to the first server, nor past the rules."""
-    web = f"web.test:{origin.port}"
-    first = f"GET http://{web}/1 HTTP/1.1\r\nHost: {web}\r\n\r\n"
-    for second in (
-        f"GET http://{web}/2 HTTP/1.1\r\nHost: {web}\r\n\r\n",
-        "GET /2 HTTP/1.1\r\n\r\n",
-    ):
-        with Session("local", network=egress(records, web)) as session:
-            sandbox = session.sandbox()
-            with sandbox.connect(proxy_port(sandbox)).result(DEADLINE) as connection:
-                connection.send(first + second).result(DEADLINE)
-                answer = b"".join(iter(lambda: connection.receive().result(DEADLINE), b""))
-        assert answer.count(b"HTTP/1.1 ") == 1
-        assert answer.endswith(b"origin:/1:")
-    assert [path for _, path, _, _ in origin.requests] == ["/1", "/1"]
+    with Session("local", network=world.rules()) as session, session.sandbox() as sandbox:
+        for second in (asked(world.web, "/2"), "GET /2 HTTP/1.1\r\n\r\n"):
+            answer = exchange(sandbox, asked(world.web, "/1") + second)
+            assert answer.count(b"HTTP/1.1 ") == 1
+            assert answer.endswith(b"origin:/1:")
+    assert [path for _, path, _, _ in world.origin.requests] == ["/1", "/1"]
 
 
-def test_headers_of_one_connection_are_not_passed_on(
-    names: Names, origin: Origin, records: Records
-) -> None:
-    web = f"web.test:{origin.port}"
-    with Session("local", network=egress(records, web)) as session:
-        sandbox = session.sandbox()
-        with sandbox.connect(proxy_port(sandbox)).result(DEADLINE) as connection:
-            connection.send(
-                f"GET http://{web}/ HTTP/1.1\r\nHost: {web}\r\nProxy-Authorization: x\r\n"
-                "Connection: X-One, keep-alive\r\nX-One: 1\r\nX-Two: 2\r\nUpgrade: h2c\r\n\r\n"
-            ).result(DEADLINE)
-            connection.receive().result(DEADLINE)
-    _, _, headers, _ = origin.requests[0]
-    assert headers == {"Host": web, "X-Two": "2", "Connection": "close"}
+def test_headers_of_one_connection_are_not_passed_on(world: World) -> None:
+    headers = "Proxy-Authorization: x\r\nConnection: X-One, keep-alive\r\nX-One: 1\r\nX-Two: 2\r\n"
+    with Session("local", network=world.rules()) as session:
+        exchange(session.sandbox(), asked(world.web, headers=f"{headers}Upgrade: h2c\r\n"))
+    _, _, passed, _ = world.origin.requests[0]
+    assert passed == {"Host": world.web, "X-Two": "2", "Connection": "close"}
 
 
 def test_a_phase_without_network_cuts_connections_and_a_later_one_has_the_same_port(
-    provider: str, names: Names, origin: Origin, secure: Origin, records: Records
+    provider: str, world: World, secure: Origin
 ) -> None:
-    rules = egress(records, f"web.test:{origin.port}", f"web.test:{secure.port}")
-    web = f"http://web.test:{origin.port}/"
+    name = f"web.test:{secure.port}"
+    rules = world.rules(world.web, name)
     with Session(provider) as session, session.sandbox() as sandbox:
         sandbox.set_network("none").result(DEADLINE)  # nothing to change
         assert out(sandbox, "import os; print('http_proxy' in os.environ)") == "False"
         sandbox.set_network(rules).result(DEADLINE)
         port = proxy_port(sandbox)
-        assert out(sandbox, GET, web) == "origin:/:"
+        assert out(sandbox, GET, world.url) == "origin:/:"
         with sandbox.connect(port).result(DEADLINE) as tunnel:
-            name = f"web.test:{secure.port}"
             tunnel.send(f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n").result(DEADLINE)
             assert tunnel.receive().result(DEADLINE).startswith(b"HTTP/1.1 200")
             sandbox.set_network("none").result(DEADLINE)
             with pytest.raises(ConnectionError):
                 tunnel.receive().result(DEADLINE)
-        assert "the network was changed" in records.wait(2).reason
-        assert "403" in failed(sandbox, GET, web)
-        assert records.wait(3).reason == "the sandbox's network is 'none' now"
+        assert "the network was changed" in world.records.wait(2).reason
+        assert "403" in failed(sandbox, GET, world.url)
+        assert world.records.wait(3).reason == "the sandbox's network is 'none' now"
         sandbox.set_network(rules).result(DEADLINE)
         assert proxy_port(sandbox) == port
-        assert out(sandbox, GET, web) == "origin:/:"
+        assert out(sandbox, GET, world.url) == "origin:/:"
 
 
-def test_there_is_no_other_way_out(provider: str, names: Names, records: Records) -> None:
-    code = """
-import socket
-for family, address in ((socket.AF_INET, "1.1.1.1"), (socket.AF_INET6, "2606:4700:4700::1111")):
-    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-        try:
-            socket.socket(family, kind).connect((address, 53))
-        except OSError as error:
-            print(error.errno)
-try:
-    socket.getaddrinfo("web.test", 80)
-except OSError:
-    print("no name")
-"""
-    with Session(provider, network=egress(records, "*")) as session:
-        lines = out(session.sandbox(), code).splitlines()
+def test_there_is_no_other_way_out(provider: str, world: World) -> None:
+    with Session(provider, network=world.rules("*")) as session:
+        lines = out(session.sandbox(), PROGRAMS["other_ways"]).splitlines()
     assert lines[-1] == "no name"
     assert len(lines) == 5  # each connect failed
 
 
-def test_each_way_to_run_code_goes_through_the_proxy(records: Records) -> None:
-    code = """
-import urllib.error, urllib.request
-try:
-    urllib.request.urlopen("http://other.test/")
-except urllib.error.HTTPError as error:
-    print(error.code)
-"""
-    with Session("local", network=egress(records), pool=1) as session:
+def test_each_way_to_run_code_goes_through_the_proxy(world: World) -> None:
+    code = PROGRAMS["status"]
+    with Session("local", network=world.rules(), pool=1) as session:
         assert session.run(["python3", "-c", code]).result(DEADLINE).stdout == "403\n"
         assert session.run_python(code).result(DEADLINE).stdout == "403\n"
         with session.sandbox() as sandbox:
@@ -185,11 +130,11 @@ except urllib.error.HTTPError as error:
             with sandbox.terminal() as terminal:
                 shown = terminal.run(f"python3 -c '{code}'".replace('"', '\\"').replace("'", '"'))
                 assert shown.result(DEADLINE).output == "403\n"
-    assert records.wait(4)
+    assert world.records.wait(4)
 
 
-def test_variables_of_the_user_stay(records: Records) -> None:
-    with Session("local", network=egress(records), env={"no_proxy": "mine"}) as session:
+def test_variables_of_the_user_stay(world: World) -> None:
+    with Session("local", network=world.rules(), env={"no_proxy": "mine"}) as session:
         sandbox = session.sandbox()
         code = "import os; print(os.environ['no_proxy'], os.environ['https_proxy'])"
         env = {"https_proxy": "own"}
@@ -199,15 +144,11 @@ def test_variables_of_the_user_stay(records: Records) -> None:
         assert out(sandbox, code) == "True"
 
 
-def test_the_next_job_of_a_pooled_sandbox_has_no_egress(
-    provider: str, names: Names, origin: Origin, records: Records
-) -> None:
-    rules = egress(records, f"web.test:{origin.port}")
-    web = f"http://web.test:{origin.port}/"
+def test_the_next_job_of_a_pooled_sandbox_has_no_egress(provider: str, world: World) -> None:
     with Session(provider, pool=1, profile="strict", reuse="reset") as session:
-        with session.sandbox(network=rules) as first:
+        with session.sandbox(network=world.rules()) as first:
             port = proxy_port(first)
-            assert out(first, GET, web) == "origin:/:"
+            assert out(first, GET, world.url) == "origin:/:"
         with session.sandbox() as second:
             # On local a connection that was used is left in TIME_WAIT, so the sandbox is replaced.
             assert second.id == first.id or provider == "local"
@@ -217,32 +158,11 @@ def test_the_next_job_of_a_pooled_sandbox_has_no_egress(
                 second.connect(port).result(DEADLINE)
 
 
-_OWNER = """
-import sys
-from sandboxkit import Egress, Session
-session = Session(sys.argv[1], network=Egress(allow=[sys.argv[2]], private=["127.0.0.1"],
-                                              hosts={"web.test": "127.0.0.1"}, log=sys.argv[3]))
-sandbox = session.sandbox()
-code = '''
-import os, socket, sys
-host, port = os.environ["http_proxy"].rpartition("/")[2].split(":")
-proxy = socket.create_connection((host, int(port)))
-proxy.sendall(b"GET http://%s/ HTTP/1.1\\\\r\\\\nHost: %s\\\\r\\\\n\\\\r\\\\n" % ((sys.argv[1].encode(),) * 2))
-print("asked", flush=True)
-proxy.recv(1)
-'''
-process = sandbox.exec(["python3", "-c", code, sys.argv[2]])
-print(next(iter(process.stdout.lines())), flush=True)
-sys.stdin.read()
-"""
-
-
 def test_a_killed_owner_takes_the_way_out_with_it(provider: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        name = f"web.test:{server.getsockname()[1]}"
-        pipe = subprocess.PIPE
-        argv = [sys.executable, "-c", _OWNER, provider, name, str(tmp_path / "log")]
-        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, env={**os.environ}) as owner:
+        name, pipe = f"web.test:{server.getsockname()[1]}", subprocess.PIPE
+        argv = [sys.executable, "-c", PROGRAMS["owner"], provider, name, str(tmp_path / "log")]
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as owner:
             assert owner.stdout is not None
             assert owner.stdout.readline() == b"asked\n"
             server.settimeout(DEADLINE)
@@ -258,14 +178,11 @@ def test_a_killed_owner_takes_the_way_out_with_it(provider: str, tmp_path: Path)
             server.accept()
 
 
-def test_the_log_is_a_file_of_json(names: Names, origin: Origin, tmp_path: Path) -> None:
+def test_the_log_is_a_file_of_json(world: World, tmp_path: Path) -> None:
     log = tmp_path / "egress.jsonl"
-    rules = Egress(allow=[f"web.test:{origin.port}"], private=["127.0.0.1"], log=log)
-    with Session("local", network=rules) as session, session.sandbox() as sandbox:
-        out(sandbox, GET, f"http://web.test:{origin.port}/x")
+    with Session("local", network=world.rules(log=log)) as session, session.sandbox() as sandbox:
+        out(sandbox, GET, f"{world.url}x")
         failed(sandbox, GET, "http://other.test/")
-    import json
-
     allowed, refused = map(json.loads, log.read_text().splitlines())
     assert (allowed["name"], allowed["allowed"], allowed["reason"]) == ("web.test", True, "")
     assert (refused["name"], refused["allowed"]) == ("other.test", False)

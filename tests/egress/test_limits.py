@@ -4,33 +4,30 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from sandboxkit import Sandbox
-from sandboxkit.tunnels import PortConnection
-from tests.egress.world import DEADLINE, Names, Origin, Records, egress, proxy_port
+from tests.egress.conftest import (
+    DEADLINE,
+    PROGRAMS,
+    World,
+    asked,
+    exchange,
+    proxy_port,
+)
 
 
 @pytest.fixture
-def port(shared: Sandbox) -> Callable[..., int]:
+def port(shared: Sandbox, world: World) -> Callable[..., int]:
     """Set the network of the sandbox, and return the port of its proxy."""
 
-    def change(records: Records, *allow: str, **limits: object) -> int:
-        shared.set_network(egress(records, *allow, **limits)).result(DEADLINE)
+    def change(*allow: str, **limits: Any) -> int:
+        shared.set_network(world.rules(*allow, **limits)).result(DEADLINE)
         return proxy_port(shared)
 
     return change
-
-
-def everything(connection: PortConnection) -> bytes:
-    """Return what the proxy sends until it ends."""
-    return b"".join(iter(lambda: connection.receive().result(DEADLINE), b""))
-
-
-def asked(name: str, path: str = "/") -> bytes:
-    """Return a request for a name with a port."""
-    return f"GET http://{name}{path} HTTP/1.1\r\nHost: {name}\r\n\r\n".encode()
 
 
 @contextlib.contextmanager
@@ -58,112 +55,81 @@ def raw_server(*answers: bytes) -> Iterator[int]:
             thread.join(DEADLINE)
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET http://web.test/ HTTP/1.1\r\n", b"GET"])
+@pytest.mark.parametrize("sent", ["", "GET http://web.test/ HTTP/1.1\r\n", "GET"])
 def test_a_slow_request_is_refused(
-    sent: bytes, shared: Sandbox, port: Callable[..., int], records: Records
+    sent: str, shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    number = port(records, "web.test", header_seconds=0.2)
-    with shared.connect(number).result(DEADLINE) as connection:
-        if sent:
-            connection.send(sent).result(DEADLINE)
-        assert everything(connection).startswith(b"HTTP/1.1 408 ")
-    assert "the head of the request took longer than 0.2 s" in records.wait().reason
+    number = port("web.test", header_seconds=0.2)
+    assert exchange(shared, sent, number).startswith(b"HTTP/1.1 408 ")
+    assert "the head of the request took longer than 0.2 s" in world.records.wait().reason
 
 
 def test_a_slow_first_message_of_tls_is_refused(
-    shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
+    shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    web, reason = f"web.test:{origin.port}", ""
+    reason = ""
     for turn, seconds in enumerate((0.2, 2.0, 20.0), 1):  # on a busy machine the head is late, too
-        number = port(records, web, header_seconds=seconds)
+        number = port(header_seconds=seconds)
         with shared.connect(number).result(DEADLINE) as connection:
-            connection.send(f"CONNECT {web} HTTP/1.1\r\n\r\n").result(DEADLINE)
+            connection.send(f"CONNECT {world.web} HTTP/1.1\r\n\r\n").result(DEADLINE)
             answer = connection.receive().result(DEADLINE)
             if in_time := answer.startswith(b"HTTP/1.1 200"):
                 connection.send(b"\x16\3\1").result(DEADLINE)
                 with pytest.raises(ConnectionError):
                     connection.receive().result(DEADLINE)
-        reason = records.wait(turn).reason
+        reason = world.records.wait(turn).reason
         if in_time:
             break
     assert "the first message of TLS took longer" in reason
 
 
-def test_an_idle_connection_is_cut(
-    shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
-) -> None:
-    web = f"web.test:{origin.port}"
-    number = port(records, web, idle_seconds=0.2)
-    with shared.connect(number).result(DEADLINE) as connection:
-        head = f"POST http://{web}/ HTTP/1.1\r\nHost: {web}\r\nContent-Length: 10\r\n\r\n"
-        connection.send(head + "12345").result(DEADLINE)
-        assert everything(connection).startswith(b"HTTP/1.1 408 ")
-    record = records.wait()
+def posted(world: World, length: int) -> str:
+    """Return the head of a request with a body of this length."""
+    return asked(world.web, method="POST", headers=f"Content-Length: {length}\r\n")
+
+
+def test_an_idle_connection_is_cut(shared: Sandbox, port: Callable[..., int], world: World) -> None:
+    number = port(idle_seconds=0.2)
+    assert exchange(shared, posted(world, 10) + "12345", number).startswith(b"HTTP/1.1 408 ")
+    record = world.records.wait()
     assert record.reason == "nothing passed for 0.2 s"
     assert record.allowed
 
 
-def test_bytes_are_limited_in_all(
-    shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
-) -> None:
-    web = f"web.test:{origin.port}"
-    number = port(records, web, max_bytes=20_000)
-    body = bytes(15_000)
-    head = f"POST http://{web}/ HTTP/1.1\r\nHost: {web}\r\nContent-Length: {len(body)}\r\n\r\n"
-    with shared.connect(number).result(DEADLINE) as connection:
-        connection.send(head.encode() + body).result(DEADLINE)
-        with contextlib.suppress(ConnectionError):
-            assert len(everything(connection)) < 6_000
-    assert records.wait().reason == "the limit max_bytes is reached"
-    with shared.connect(number).result(DEADLINE) as connection:
-        connection.send(asked(web)).result(DEADLINE)
-        assert everything(connection).startswith(b"HTTP/1.1 403 ")
-    assert "max_bytes=20000 is reached" in records.wait(2).reason
+def test_bytes_are_limited_in_all(shared: Sandbox, port: Callable[..., int], world: World) -> None:
+    number = port(max_bytes=20_000)
+    with contextlib.suppress(ConnectionError):
+        answer = exchange(shared, posted(world, 15_000).encode() + bytes(15_000), number)
+        assert len(answer) < 6_000
+    assert world.records.wait().reason == "the limit max_bytes is reached"
+    assert exchange(shared, asked(world.web), number).startswith(b"HTTP/1.1 403 ")
+    assert "max_bytes=20000 is reached" in world.records.wait(2).reason
 
 
 def test_connections_are_limited_and_further_ones_are_recorded(
-    shared: Sandbox, port: Callable[..., int], origin: Origin, names: Names, records: Records
+    shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    web = f"web.test:{origin.port}"
-    number = port(records, web, max_connections=3)
+    number = port(max_connections=3)
     with contextlib.ExitStack() as several:
         held = [several.enter_context(shared.connect(number).result(DEADLINE)) for _ in range(3)]
         for connection in held:
-            connection.send(f"CONNECT {web} HTTP/1.1\r\n\r\n").result(DEADLINE)
+            connection.send(f"CONNECT {world.web} HTTP/1.1\r\n\r\n").result(DEADLINE)
             assert connection.receive().result(DEADLINE).startswith(b"HTTP/1.1 200")
-        with shared.connect(number).result(DEADLINE) as connection:
-            assert everything(connection).startswith(b"HTTP/1.1 503 ")
-        assert records.wait().reason == "3 connections are open already"
-    records.wait(4)
-    with shared.connect(number).result(DEADLINE) as connection:
-        connection.send(asked(web)).result(DEADLINE)
-        assert everything(connection).endswith(b"origin:/:")
-
-
-FLOOD = """
-import os, socket, sys
-port = int(os.environ["http_proxy"].rpartition(":")[2])
-refused = 0
-for _ in range(int(sys.argv[1]) // 50):
-    several = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
-    for one in several:
-        one.sendall(b"CONNECT other.test:25 HTTP/1.1\\r\\n\\r\\n")
-    for one in several:
-        refused += one.recv(65536).startswith(b"HTTP/1.1 403 ")
-        one.close()
-print(refused)
-"""
+        assert exchange(shared, "", number).startswith(b"HTTP/1.1 503 ")
+        assert world.records.wait().reason == "3 connections are open already"
+    world.records.wait(4)
+    assert exchange(shared, asked(world.web), number).endswith(b"origin:/:")
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_many_connections_are_all_refused_and_recorded(
-    count: int, shared: Sandbox, port: Callable[..., int], records: Records
+    count: int, shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    port(records, "web.test")
-    done = shared.exec(["python3", "-c", FLOOD, str(count)], check=True).result(300)
-    assert int(done.stdout) == count
-    records.wait(count)
-    assert {record.reason for record in records} == {"no rule allows other.test:25"}
+    port("web.test")
+    flood = ["python3", "-c", PROGRAMS["flood"], str(count)]
+    assert int(shared.exec(flood, check=True).result(300).stdout) == count
+    world.records.wait(count)
+    assert {record.reason for record in world.records} == {"no rule allows other.test:25"}
 
 
 BAD_ANSWERS = {
@@ -174,18 +140,6 @@ BAD_ANSWERS = {
     "another protocol": b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n",
     "a head without an end": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000,
 }
-
-
-@pytest.mark.parametrize("answer", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
-def test_an_answer_that_is_not_http_becomes_502(
-    answer: bytes, shared: Sandbox, port: Callable[..., int], names: Names, records: Records
-) -> None:
-    with raw_server(answer) as server:
-        number = port(records, f"web.test:{server}")
-        with shared.connect(number).result(DEADLINE) as connection:
-            connection.send(asked(f"web.test:{server}")).result(DEADLINE)
-            assert everything(connection).startswith(b"HTTP/1.1 502 ")
-        assert records.wait().reason
 
 
 GOOD_ANSWERS = {
@@ -203,51 +157,40 @@ GOOD_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("case", GOOD_ANSWERS.values(), ids=GOOD_ANSWERS)
-def test_an_answer_ends_where_it_ends(
-    case: tuple[bytes, bytes],
-    shared: Sandbox,
-    port: Callable[..., int],
-    names: Names,
-    records: Records,
+@pytest.mark.parametrize("case", [*BAD_ANSWERS, *GOOD_ANSWERS])
+def test_an_answer_ends_where_it_ends_and_one_that_is_not_http_becomes_502(
+    case: str, shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    answer, end = case
+    answer, end = GOOD_ANSWERS[case] if case in GOOD_ANSWERS else (BAD_ANSWERS[case], None)
     with raw_server(answer) as server:
-        number = port(records, f"web.test:{server}")
-        with shared.connect(number).result(DEADLINE) as connection:
-            connection.send(asked(f"web.test:{server}")).result(DEADLINE)
-            received = everything(connection)
-    assert received.endswith(end), received
-    assert b"\r\nConnection: close\r\n" in received
+        name = f"web.test:{server}"
+        received = exchange(shared, asked(name), port(name))
+    if end is None:
+        assert received.startswith(b"HTTP/1.1 502 ")
+        assert world.records.wait().reason
+    else:
+        assert received.endswith(end), received
+        assert b"\r\nConnection: close\r\n" in received
 
 
 def test_a_server_that_is_gone_becomes_502(
-    shared: Sandbox, port: Callable[..., int], names: Names, records: Records
+    shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = f"web.test:{server.getsockname()[1]}"
-    number = port(records, gone)
-    for request in (asked(gone), f"CONNECT {gone} HTTP/1.1\r\n\r\n".encode()):
-        with shared.connect(number).result(DEADLINE) as connection:
-            connection.send(request).result(DEADLINE)
-            assert everything(connection).startswith(b"HTTP/1.1 502 ")
-    assert "cannot be reached at 127.0.0.1" in records.wait(2).reason
+    number = port(gone)
+    for request in (asked(gone), f"CONNECT {gone} HTTP/1.1\r\n\r\n"):
+        assert exchange(shared, request, number).startswith(b"HTTP/1.1 502 ")
+    assert "cannot be reached at 127.0.0.1" in world.records.wait(2).reason
 
 
 def test_a_log_that_raises_stops_nothing(
-    shared: Sandbox,
-    port: Callable[..., int],
-    names: Names,
-    origin: Origin,
-    caplog: pytest.LogCaptureFixture,
+    shared: Sandbox, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(record: object) -> None:
         raise LookupError("the user's own error")
 
-    web = f"web.test:{origin.port}"
-    number = port(Records(), web, log=fails)
-    with shared.connect(number).result(DEADLINE) as connection:
-        connection.send(asked(web)).result(DEADLINE)
-        assert everything(connection).endswith(b"origin:/:")
+    shared.set_network(world.rules(log=fails)).result(DEADLINE)
+    assert exchange(shared, asked(world.web)).endswith(b"origin:/:")
     shared.set_network("none").result(DEADLINE)
     assert "the user's own error" in caplog.text

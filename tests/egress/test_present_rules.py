@@ -6,41 +6,34 @@ import pytest
 
 from sandboxkit import Egress, Sandbox, SandboxError, Session
 from sandboxkit.errors import PortError
-from tests.egress.world import DEADLINE, Names, Origin, Records, egress, proxy_port
+from tests.egress.conftest import DEADLINE, PROGRAMS, World, out, proxy_port
 
-GET = """
-import sys, urllib.request
-try: print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())
-except OSError as error: print("no:", error)
-"""
 Reaches = Callable[[Sandbox], list[str]]
 
 
 @pytest.fixture
-def rules(names: Names, origin: Origin, records: Records) -> Egress:
+def rules(world: World) -> Egress:
     """Rules that let a sandbox reach one name."""
-    return egress(records, f"web.test:{origin.port}")
+    return world.rules()
 
 
 @pytest.fixture
-def wider(names: Names, origin: Origin, records: Records) -> Egress:
+def wider(world: World) -> Egress:
     """Rules that let a sandbox reach two names."""
-    return egress(records, f"web.test:{origin.port}", f"other.test:{origin.port}")
+    return world.rules(world.web, f"other.test:{world.origin.port}")
 
 
 @pytest.fixture
-def reaches(origin: Origin) -> Reaches:
+def reaches(world: World) -> Reaches:
     """Return which names a sandbox reaches, from a new command."""
 
-    def asked(sandbox: Sandbox) -> list[str]:
-        urls = {name: f"http://{name}.test:{origin.port}/" for name in ("web", "other")}
-        found = {
-            name: sandbox.exec(["python3", "-c", GET, url], check=True).result(DEADLINE).stdout
-            for name, url in urls.items()
-        }
-        return [name for name, text in found.items() if text.startswith("origin:")]
+    def which(sandbox: Sandbox) -> list[str]:
+        port, code = world.origin.port, PROGRAMS["try_get"]
+        names = ("web", "other")
+        found = {name: out(sandbox, code, f"http://{name}.test:{port}/") for name in names}
+        return [name for name in names if found[name].startswith("origin:")]
 
-    return asked
+    return which
 
 
 def _fork(sandbox: Sandbox) -> Sandbox:
@@ -79,9 +72,7 @@ def test_a_fork_has_the_newest_rules(
         assert reaches(sandbox) == ["web"]
 
 
-def test_rules_that_could_not_be_applied_are_in_no_fork(
-    rules: Egress, origin: Origin, reaches: Reaches
-) -> None:
+def test_rules_that_could_not_be_applied_are_in_no_fork(rules: Egress, reaches: Reaches) -> None:
     broken = Egress(allow=["other.test"], log="/nowhere/log")
     with Session("local", network=rules) as session, session.sandbox() as sandbox:
         with pytest.raises(OSError, match="nowhere"):

@@ -1,38 +1,21 @@
 """Tools that programs use, through the proxy: pip, git, curl and wget find it by themselves."""
 
 import http.server
-import ssl
 import subprocess
-import threading
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandboxkit import Egress, Sandbox, Session
+from sandboxkit import Sandbox, Session
 from tests.components import require_program
-from tests.egress.world import DEADLINE, Authority, Records
+from tests.egress.conftest import DEADLINE, Authority, Records, rules, serving
 
-TOOLS = {
-    "curl": "curl -sS http://web.test:HTTP/file && curl -sS --cacert /tmp/ca.pem https://web.test:TLS/file",
-    "wget": "wget -qO- http://web.test:HTTP/file && wget -qO- --ca-certificate=/tmp/ca.pem https://web.test:TLS/file",
-    "git": "git clone -q http://web.test:HTTP/repo.git /tmp/one && "
-    "GIT_SSL_CAINFO=/tmp/ca.pem git clone -q https://web.test:TLS/repo.git /tmp/two && cat /tmp/one/f /tmp/two/f",
-    "python3": "python3 -m pip install -q --no-cache-dir --disable-pip-version-check --cert /tmp/ca.pem "
-    "--index-url https://web.test:TLS/simple --target /tmp/pip tiny && cat /tmp/pip/tiny.py /tmp/pip/tiny.py",
-}
-WHEEL = {
-    "tiny.py": "content\n",
-    "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
-    "tiny-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    "tiny-1.0.dist-info/RECORD": "",
-}
-REPOSITORY = """
-git init -q work && cd work && echo content >f && git add f &&
-git -c user.name=a -c user.email=a@b commit -qm x && cd .. &&
-git clone -q --bare work root/repo.git && cd root/repo.git && git update-server-info
-"""
+DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("tools.toml").read_text())
+TOOLS = DATA["tools"]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +26,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages.mkdir(parents=True)
     (folder / "root" / "file").write_text("content\n")
     with zipfile.ZipFile(packages / "tiny-1.0-py3-none-any.whl", "w") as wheel:
-        for name, text in WHEEL.items():
+        for name, text in DATA["wheel"].items():
             wheel.writestr(name, text)
-    subprocess.run(REPOSITORY, shell=True, check=True, cwd=folder, timeout=60)
+    subprocess.run(DATA["repository"], shell=True, check=True, cwd=folder, timeout=60)
     return folder / "root"
 
 
@@ -62,42 +45,18 @@ def ports(root: Path, authority: Authority) -> Iterator[tuple[int, int]]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    class Server(http.server.ThreadingHTTPServer):
-        def __init__(self, tls: ssl.SSLContext | None) -> None:
-            super().__init__(("127.0.0.1", 0), Handler)
-            if tls is not None:
-                self.socket = tls.wrap_socket(
-                    self.socket, server_side=True, do_handshake_on_connect=False
-                )
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that breaks off
-
-    servers = [Server(None), Server(authority.server)]
-    threads = [threading.Thread(target=each.serve_forever) for each in servers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield servers[0].server_port, servers[1].server_port
-    finally:
-        for server, thread in zip(servers, threads, strict=True):
-            server.shutdown()
-            server.server_close()
-            thread.join(DEADLINE)
+    with serving(Handler) as plain, serving(Handler, authority.server) as tls:
+        yield plain, tls
 
 
 @pytest.fixture(scope="module")
 def box(ports: tuple[int, int], authority: Authority) -> Iterator[tuple[Sandbox, Records]]:
     """A local sandbox, which has this machine's programs, and its records."""
     records = Records()
-    rules = Egress(
-        [f"web.test:{port}" for port in ports],
-        hosts={"web.test": "127.0.0.1"},
-        private=["127.0.0.1"],
-        log=records.add,
-    )
+    allowed = [f"web.test:{port}" for port in ports]
+    network = rules(records, *allowed, hosts={"web.test": "127.0.0.1"})
     files = {"/tmp/ca.pem": authority.certificate.read_bytes()}
-    with Session("local", network=rules, files=files) as session, session.sandbox() as sandbox:
+    with Session("local", network=network, files=files) as session, session.sandbox() as sandbox:
         yield sandbox, records
 
 
