@@ -4,11 +4,7 @@ import asyncio
 import hashlib
 import os
 import random
-import signal
-import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +16,15 @@ from sandboxkit import _loop
 from sandboxkit.errors import (
     OutcomeUnknownError,
     ProviderUnavailableError,
-    SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._agent import client, frames, heartbeat, link, requests
+from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
-from sandboxkit.providers._agent.heartbeat import is_held_up
 from sandboxkit.types import Command, SandboxInfo, SandboxState, StdinItem
-from tests.agent.conftest import PROGRAMS, Box, NamespaceProvider, Run, at_start, made
+from tests.agent.conftest import Box, NamespaceProvider, Run, at_start, made
 
 pytestmark = pytest.mark.anyio
 
@@ -205,19 +199,6 @@ async def test_twenty_streams_over_connections_that_break_again_and_again(box: B
     await client.aclose()
 
 
-async def test_large_transfers_over_breaking_connections(box: Box) -> None:
-    seed = random.Random(8)
-    plan = [(seed.randint(10**5, 3 * 10**6), seed.randint(10**5, 3 * 10**6)) for _ in range(30)]
-    breakable = Breakable(box, plan)
-    client = await breakable.client()
-    data = seed.randbytes(12 << 20)
-    with anyio.fail_after(60):
-        await requests.write_file(client, str(box.workdir / "large"), data, None)
-        assert await requests.read_file(client, str(box.workdir / "large"), 1 << 30) == data
-    assert breakable.opened > 8
-    await client.aclose()
-
-
 @pytest.mark.parametrize("grace", [0.0, 10.0])
 async def test_a_write_that_is_delivered_twice_counts_once(box: Box, grace: float) -> None:
     stream = Repeating(await box.provider._connect(box.id))
@@ -333,187 +314,4 @@ async def test_a_repeatable_call_is_marked_repeatable(detached: Box) -> None:
         async with provider._call(detached.id):
             client.open(Kind.EXEC, payload("true"))
     assert caught.value.retryable
-    await client.aclose()
-
-
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the pulse's times, divided by 16."""
-    for name in ("_TICK", "_PING_AFTER", "_KEEP_OPEN", "SILENT_AFTER"):
-        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
-
-
-@pytest.mark.parametrize("timeout", [None, 0.3])
-async def test_silence_is_an_infrastructure_error(
-    box: Box, monkeypatch: pytest.MonkeyPatch, timeout: float | None
-) -> None:
-    hurry(monkeypatch)
-    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
-
-    async def freeze() -> None:
-        os.kill(pid, signal.SIGSTOP)
-        if timeout is not None:
-            scope.deadline = anyio.current_time() + timeout
-
-    async with at_start(begun, freeze):
-        unknown = pytest.raises(OutcomeUnknownError, match="does not answer")
-        with anyio.fail_after(60), unknown, scope:
-            await box.sh("echo; sleep 600", run=begun)
-    with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="does not answer"):
-        await box.provider.read_file(box.id, "/etc/passwd", max_bytes=1 << 20)
-    os.kill(pid, signal.SIGCONT)
-    await box.settled()  # the command was killed as soon as that could be
-    assert (await box.exec("echo", "back")).stdout == b"back\n"
-
-
-async def test_a_busy_sandbox_is_not_silent(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    assert (await box.exec("sleep", "2")).status == 0
-
-
-async def test_a_silent_connection_is_replaced_if_another_can_be_opened(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hurry(monkeypatch)
-    streams: list[Silent] = []
-
-    async def open_silent() -> Silent:
-        streams.append(Silent(await box.provider._connect(box.id)))
-        return streams[-1]
-
-    client = await AgentClient.start(
-        await open_silent(), requests.hello(None), grace=20, reopen=open_silent
-    )
-    streams[0].silent = True
-    with anyio.fail_after(60):
-        while len(streams) < 2:
-            await anyio.sleep(0.01)
-    assert (await run(client, "echo", "here")).stdout == b"here\n"
-    await client.aclose()
-
-
-async def test_all_callers_that_wait_for_a_connection_fail_together(
-    detached: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider = detached.provider
-    monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 1.0)
-    pid = detached.agent_pid()
-    os.kill(pid, signal.SIGSTOP)
-    refused: list[SandboxError] = []
-
-    async def one() -> None:
-        try:
-            await provider.stat(detached.id, "/")
-        except SandboxError as error:
-            refused.append(error)
-
-    with anyio.fail_after(15):  # one after the other they would take 20 s
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(one)
-    os.kill(pid, signal.SIGCONT)
-    assert {type(error) for error in refused} == {ProviderUnavailableError}
-    assert len(refused) == 20
-
-
-async def test_a_starved_agent_is_given_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy must not be excused by processes of its own that delay the agent."""
-    hurry(monkeypatch)
-    pid, begun = box.agent_pid(), Run()
-    monkeypatch.setattr(box.provider, "_starved", lambda _: True)
-
-    async def delay() -> None:
-        os.kill(pid, signal.SIGSTOP)
-        await anyio.sleep(2)  # four times as long as silence is borne
-        os.kill(pid, signal.SIGCONT)
-
-    async with at_start(begun, delay):
-        assert (await box.sh("echo; sleep 1; exit 3", run=begun)).status == 3
-
-
-async def test_a_process_without_cpu_is_distinguished_from_a_stopped_one(box: Box) -> None:
-    pid = box.agent_pid()
-    with anyio.fail_after(60):
-        while is_held_up(pid):  # until it is idle
-            await anyio.sleep(0.01)
-    os.kill(pid, signal.SIGSTOP)
-    with anyio.fail_after(60):
-        while is_held_up(pid):  # until its last thread has stopped
-            await anyio.sleep(0.01)
-    os.kill(pid, signal.SIGCONT)
-    assert is_held_up(os.getpid())
-    assert not is_held_up(2**22 + 1)  # no such process
-
-
-async def test_a_process_blocked_in_the_kernel_is_distinguished_from_an_idle_one(
-    tmp_path: Path,
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    async with await anyio.open_process(
-        [sys.executable, "-c", PROGRAMS["spawns"], str(pipe)]
-    ) as process:
-        stat = Path(f"/proc/{process.pid}/stat")
-        try:
-            with anyio.fail_after(30):
-                while b") D " not in stat.read_bytes():
-                    await anyio.sleep(0.01)
-            assert is_held_up(process.pid)
-        finally:
-            with open(os.open(pipe, os.O_RDWR), "wb"):
-                await process.wait()
-
-
-@pytest.mark.parametrize("held_up", [True, False])
-async def test_a_kill_waits_for_a_delayed_agent(
-    box: Box, monkeypatch: pytest.MonkeyPatch, held_up: bool
-) -> None:
-    monkeypatch.setattr(client, "_LOOK", 0.25)
-    monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
-    monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
-    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
-
-    async def stand_still() -> None:
-        os.kill(pid, signal.SIGSTOP)
-        scope.cancel()
-        await anyio.sleep(2)  # four times as long as a kill is waited for
-        os.kill(pid, signal.SIGCONT)
-
-    unknown = nullcontext() if held_up else pytest.raises(OutcomeUnknownError, match="killed")
-    async with at_start(begun, stand_still):
-        with unknown, scope:
-            await box.sh("echo; sleep 1000", run=begun)
-
-
-async def test_a_timeout_is_kept_while_the_agent_is_frozen(box: Box) -> None:
-    pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
-
-    async def stand_still() -> None:
-        os.kill(pid, signal.SIGSTOP)
-        scope.deadline = anyio.current_time() + 0.3
-
-    async with at_start(begun, stand_still):
-        since = time.monotonic()
-        with pytest.raises(OutcomeUnknownError, match="killed within 2 s"), scope:
-            await box.sh("echo; sleep 600", run=begun)
-        assert time.monotonic() - since < 15  # an agent that answers has 30 s
-    os.kill(pid, signal.SIGCONT)
-
-
-async def test_a_call_after_a_long_silence_gets_the_full_time_limit(
-    box: Box, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody was asked anything meanwhile: that was no silence."""
-    hurry(monkeypatch)
-    monkeypatch.setattr(heartbeat, "_KEEP_OPEN", 60.0)
-    streams: list[ByteStream] = []
-
-    async def opened() -> ByteStream:
-        streams.append(await box.provider._connect(box.id))
-        return streams[-1]
-
-    client = await AgentClient.start(await opened(), requests.hello(None), grace=10, reopen=opened)
-    await anyio.sleep(3 * heartbeat.SILENT_AFTER)
-    command = f"sleep {heartbeat._TICK * 2.5}; echo here"
-    assert (await run(client, "sh", "-c", command)).stdout == b"here\n"
-    assert len(streams) == 1
     await client.aclose()

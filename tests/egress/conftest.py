@@ -21,6 +21,7 @@ DEADLINE = 60.0
 NAMES = ("web.test", "a.web.test", "other.test", "api.test")
 PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 """What the tests run inside, in Python."""
+CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
 
 
 @contextlib.contextmanager

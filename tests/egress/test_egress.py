@@ -13,6 +13,7 @@ from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbo
 from sandboxkit.provider import Provider
 from tests.core.test_ports import WithoutPorts
 from tests.egress.conftest import (
+    CASES,
     DEADLINE,
     PROGRAMS,
     Authority,
@@ -223,50 +224,13 @@ def test_a_sandbox_with_the_internet_cannot_be_cut_off() -> None:
             session.sandbox(network=Egress(), command=["true"])
 
 
-BAD_RULES = [
-    ("allow", ["https://pypi.org"]),
-    ("allow", ["pypi.org/simple"]),
-    ("allow", ["pypi.org:0"]),
-    ("allow", ["pypi.org:65536"]),
-    ("allow", ["pypi.*"]),
-    ("allow", ["*.*.org"]),
-    ("allow", ["10.0.0.1"]),
-    ("allow", ["[::1]:80"]),
-    ("allow", ["caf\xe9.org"]),
-    ("allow", [""]),
-    ("allow", "pypi.org"),
-    ("private", ["10.0.0.1/8"]),
-    ("private", ["office"]),
-    ("hosts", {"Web.test": "10.0.0.1"}),
-    ("hosts", {"web.test": "other"}),
-    ("log", 1),
-    ("max_bytes", 0),
-    ("idle_seconds", float("inf")),
-    ("credentials", ["api.test"]),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD_RULES)
+@pytest.mark.parametrize(("name", "value"), CASES["rules"])
 def test_a_bad_rule_is_refused_and_named(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=name):
         Egress(**{name: value})  # type: ignore[arg-type]  # wrong on purpose
 
 
-BAD_CREDENTIALS = [
-    {"host": "https://api.test"},
-    {"host": "10.0.0.1"},
-    {"headers": {"Host": "a"}},
-    {"headers": {"X Y": "a"}},
-    {"headers": {"X": "a\r\nY: b"}},
-    {"headers": {"X": ""}},
-    {"methods": ["TRACE"]},
-    {"methods": ["get"]},
-    {"paths": ["v1"]},
-    {"paths": ["/*/x"]},
-]
-
-
-@pytest.mark.parametrize("options", BAD_CREDENTIALS, ids=str)
+@pytest.mark.parametrize("options", CASES["credentials"], ids=str)
 def test_a_bad_credential_is_refused_and_its_value_not_shown(options: dict[str, object]) -> None:
     good: dict[str, object] = {"host": "api.test", "headers": {"Authorization": "SECRET"}}
     with pytest.raises(ConfigurationError) as caught:

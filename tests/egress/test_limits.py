@@ -10,6 +10,7 @@ import pytest
 
 from sandboxkit import Sandbox
 from tests.egress.conftest import (
+    CASES,
     DEADLINE,
     PROGRAMS,
     World,
@@ -132,44 +133,20 @@ def test_many_connections_are_all_refused_and_recorded(
     assert {record.reason for record in world.records} == {"no rule allows other.test:25"}
 
 
-BAD_ANSWERS = {
-    "no HTTP": b"SSH-2.0-x\r\n\r\n",
-    "nothing": b"",
-    "bare line feeds": b"HTTP/1.1 200 OK\nContent-Length: 1\n\nx",
-    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
-    "another protocol": b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n",
-    "a head without an end": b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000,
-}
-
-
-GOOD_ANSWERS = {
-    "until the end": (b"HTTP/1.0 200 OK\r\n\r\nabc", b"abc"),
-    "chunks": (
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
-        b"1\r\na\r\n0\r\n\r\n",
-    ),
-    "continue": (
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
-        b"x",
-    ),
-    "more than its length": (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxyz", b"\r\n\r\nx"),
-    "no content": (b"HTTP/1.1 204 No Content\r\n\r\nxyz", b"\r\n\r\n"),
-}
-
-
-@pytest.mark.parametrize("case", [*BAD_ANSWERS, *GOOD_ANSWERS])
+@pytest.mark.parametrize("case", [*CASES["bad_answers"], *CASES["good_answers"]])
 def test_an_answer_ends_where_it_ends_and_one_that_is_not_http_becomes_502(
     case: str, shared: Sandbox, port: Callable[..., int], world: World
 ) -> None:
-    answer, end = GOOD_ANSWERS[case] if case in GOOD_ANSWERS else (BAD_ANSWERS[case], None)
-    with raw_server(answer) as server:
+    good = CASES["good_answers"].get(case)
+    answer, end = good or (CASES["bad_answers"][case], "")
+    with raw_server(answer.replace("AAAA", "a" * 70_000).encode("latin-1")) as server:
         name = f"web.test:{server}"
         received = exchange(shared, asked(name), port(name))
-    if end is None:
+    if good is None:
         assert received.startswith(b"HTTP/1.1 502 ")
         assert world.records.wait().reason
     else:
-        assert received.endswith(end), received
+        assert received.endswith(end.encode()), received
         assert b"\r\nConnection: close\r\n" in received
 
 

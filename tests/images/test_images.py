@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pip
 import pytest
@@ -24,6 +25,8 @@ from sandboxkit.images import _lock
 from sandboxkit.images._build import TAG
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from tests.docker_here import require_docker
+
+DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("images.toml").read_text())
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -136,22 +139,16 @@ def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
     assert Sandbox.list(tags=TAGS, provider=provider).result(60) == []
 
 
-_BUILDER = """
-import signal, sys
-from sandboxkit import Image
-image = Image().copy(sys.argv[1], "/workspace/app").run("sleep 1")
-def progress(line):
-    print(line, flush=True)
-    if line.startswith(sys.argv[3]):
-        signal.raise_signal(signal.SIGSTOP)
-made = image.build("local", tags=sys.argv[2], progress=progress)
-print(made.result().id, flush=True)
-"""
-
-
 def _builder(folder: Path, stop_at: str = "never") -> "subprocess.Popen[str]":
     """Start a process that builds an image, and stands still once its progress is at a line."""
-    argv = [sys.executable, "-c", _BUILDER, str(folder), f"images-test:{os.getpid()}", stop_at]
+    argv = [
+        sys.executable,
+        "-c",
+        DATA["builder"],
+        str(folder),
+        f"images-test:{os.getpid()}",
+        stop_at,
+    ]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -198,7 +195,7 @@ def test_pip_and_apt_install_packages(recipe: Image, tmp_path: Path) -> None:
     (tmp_path / "app" / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     )
-    (tmp_path / "app" / "backend.py").write_text(_BACKEND)
+    (tmp_path / "app" / "backend.py").write_text(DATA["backend"])
     local = recipe.pip("/workspace/app").build("local", tags=TAGS, network="none").result(300)
     assert output("local", local, "python3", "-c", _ANSWER) == "42\n"
     deb = (
@@ -213,17 +210,6 @@ def test_pip_and_apt_install_packages(recipe: Image, tmp_path: Path) -> None:
 
 
 _ANSWER = "import demo; print(demo.ANSWER)"
-_BACKEND = """
-import zipfile
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    name = "demo-1-py3-none-any.whl"
-    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
-        wheel.writestr("demo.py", "ANSWER = 42")
-        wheel.writestr("demo-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: demo\\nVersion: 1\\n")
-        wheel.writestr("demo-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
-        wheel.writestr("demo-1.dist-info/RECORD", "")
-    return name
-"""
 
 
 def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -244,51 +230,20 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
             call()
 
 
-DOCKERFILE = """\
-# a comment
-FROM default
-WORKDIR /workspace/deep
-COPY app ./app
-COPY ["app/tool.py", "/workspace/tools/"]
-RUN echo one \\
-    # a comment inside
-
-    two > "a file"
-RUN [ -s "a file" ] && pwd
-run ["sh", "-c", "cat 'a file' app/token /workspace/tools/tool.py"]
-"""
-
-
 def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    (tmp_path / "Dockerfile").write_text(DATA["dockerfile"])
     lines: list[str] = []
     made = Image.from_dockerfile(tmp_path / "Dockerfile")
     made.build("local", tags=TAGS, progress=lines.append).result(60)
     assert "/workspace/deep" in lines
-    assert lines[-2:] == [
-        "one two",
-        (tmp_path / "app" / "token").read_text() + "print('from the image')",
-    ]
+    token = (tmp_path / "app" / "token").read_text()
+    assert lines[-2:] == ["one two", f"{token}print('from the image')"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("RUN true", "one FROM"),
-        ("FROM a\nFROM b", "line 2: FROM"),
-        ("FROM a AS b", "without AS"),
-        ("FROM a\n\nENV X=1", r"line 3: ENV is not supported.*env="),
-        ("FROM a\nCOPY --from=b x y", "takes no options"),
-        ("FROM a\nCOPY *.py /x", "without wildcards"),
-        ("FROM a\nCOPY ../../etc/passwd /x", "no such file"),
-        ("FROM a\nCOPY []", "and a target"),
-        ("FROM a\nWORKDIR $HOME", "variables"),
-        ("", "has no FROM"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), DATA["refused"].items())
 def test_a_dockerfile_that_a_recipe_cannot_be_is_refused_with_its_line(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    (tmp_path / "Dockerfile").write_text(textwrap.dedent(text))
+    (tmp_path / "Dockerfile").write_text(text)
     with pytest.raises(ConfigurationError, match=words):
         Image.from_dockerfile(tmp_path / "Dockerfile")
