@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -141,7 +142,7 @@ async def test_a_command_may_run_as_another_user(user_box: Box) -> None:
     ],
 )
 async def test_a_command_that_a_signal_ended_says_so(
-    box: Box, script: str, options: dict[str, object], status: int, ending: Ending | None
+    box: Box, script: str, options: dict[str, Any], status: int, ending: Ending | None
 ) -> None:
     exit = (await box.sh(script, **options)).exit
     assert (exit.status, exit.ending) == (status, ending)

@@ -22,6 +22,7 @@ async def test_cancelling_spares_other_commands(box: Box, tree: str) -> None:
         yield b"still here\n"
 
     other, done = Run(), anyio.Event()
+    left: list[str] = []
     await box.sh("sleep 2001 & setsid sleep 2002 &")
     await box.settled("sleep 2001", "sleep 2002")
     async with anyio.create_task_group() as group:
