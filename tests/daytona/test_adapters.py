@@ -1,7 +1,5 @@
 """Adapters take relative paths from where a sandbox's commands start, which is not always /workspace."""
 
-from collections.abc import Iterator
-
 import pytest
 from agents.sandbox.session import SandboxSession
 from inspect_ai.util import SandboxEnvironment
@@ -11,21 +9,11 @@ from sandboxkit import Session
 from sandboxkit.integrations import mcp
 from sandboxkit.integrations.inspect import SandboxkitConfig, SandboxkitSandboxEnvironment
 from sandboxkit.integrations.openai_agents import SandboxkitClient
-from tests.daytona.server import emulator
-from tests.docker_here import require_docker
-from tests.emulators._server import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("rooted")]
 
 HOME = "/home/daytona/workspace"
 """Where commands start in an image whose user cannot make /workspace."""
-
-
-@pytest.fixture(scope="module")
-def rooted() -> Iterator[Server]:
-    require_docker()
-    with emulator("rooted") as server:
-        yield server
 
 
 async def test_inspect() -> None:

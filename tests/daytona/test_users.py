@@ -6,16 +6,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, SandboxStartError, SandboxTerminatedError, Session
 from tests.components import require_program
-from tests.daytona.server import emulator
-from tests.docker_here import require_docker
 from tests.emulators._server import Server
-
-
-@pytest.fixture(scope="module")
-def rooted() -> Iterator[Server]:
-    require_docker()
-    with emulator("rooted") as server:
-        yield server
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import CapacityError, Sandbox, SandboxStartError, Session
-from tests.docker_here import require_docker
-from tests.e2b.server import E2BServer, emulator
+from tests.e2b.server import E2BServer
 
 SYSTEM = (
     "/",
@@ -18,13 +17,6 @@ SYSTEM = (
     "/home/user",
     "/root",
 )
-
-
-@pytest.fixture(scope="module")
-def rooted() -> Iterator[E2BServer]:
-    require_docker()
-    with emulator("rooted") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -10,21 +10,21 @@ import pytest
 
 from sandboxkit import Sandbox, Session
 from sandboxkit.providers.modal import ModalProvider
-from tests.emulators.modal.client import ModalEmulator
+from tests.modal.server import ModalServer
 
 
 @pytest.fixture
-def sandbox(emulator: ModalEmulator, session: Session) -> Sandbox:
+def sandbox(server: ModalServer, session: Session) -> Sandbox:
     """A sandbox that has run a command, so that everything is connected; nothing counted yet."""
     sandbox = session.sandbox().start().result(30)
     sandbox.exec(["true"]).result(30)
-    emulator.ask("calls")
+    server.ask("calls")
     return sandbox
 
 
-def written(emulator: ModalEmulator) -> int:
+def written(server: ModalServer) -> int:
     """The number of writes to the agent since the last call; nothing else may have been requested."""
-    made: dict[str, int] = emulator.ask("calls")
+    made: dict[str, int] = server.ask("calls")
     # The agent's stderr is read from one second after its start on.
     assert made.pop("TaskExecStdioRead", 0) <= 1
     assert set(made) == {"TaskExecStdinWrite"}
@@ -34,58 +34,56 @@ def written(emulator: ModalEmulator) -> int:
 # One more each, because a loaded machine may ask its agent whether it lives.
 
 
-def test_a_command_makes_one_request(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_command_makes_one_request(server: ModalServer, sandbox: Sandbox) -> None:
     sandbox.exec(["echo", "hello"]).result(30)
-    assert written(emulator) <= 2
+    assert written(server) <= 2
 
 
-def test_writing_or_reading_a_file_makes_one_request(
-    emulator: ModalEmulator, sandbox: Sandbox
-) -> None:
+def test_writing_or_reading_a_file_makes_one_request(server: ModalServer, sandbox: Sandbox) -> None:
     sandbox.write_file("/workspace/file", b"content").result(30)
-    assert written(emulator) <= 2
+    assert written(server) <= 2
     assert sandbox.read_file("/workspace/file").result(30) == b"content"
-    assert written(emulator) <= 2
+    assert written(server) <= 2
 
 
-def test_much_input_is_few_calls(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_much_input_is_few_calls(server: ModalServer, sandbox: Sandbox) -> None:
     sandbox.exec(["sh", "-c", "cat >/dev/null"], stdin=b"x" * (4 << 20)).result(30)
-    assert written(emulator) < 40
+    assert written(server) < 40
 
 
 def test_a_start_makes_one_sandbox_and_one_program(
-    emulator: ModalEmulator, session: Session, sandbox: Sandbox
+    server: ModalServer, session: Session, sandbox: Sandbox
 ) -> None:
     session.sandbox().start().result(30)
     made: Counter[str] = Counter()
     deadline = time.monotonic() + 60
     # What its shell says on stderr is asked for a second later: it is no part of the start.
     while made["TaskExecStdioRead"] < 2 and time.monotonic() < deadline:
-        made.update(emulator.ask("calls"))
+        made.update(server.ask("calls"))
         time.sleep(0.05)
     assert made.pop("TaskExecStdinWrite") < 6  # the agent is two pieces, and it is greeted
     assert made == {"SandboxCreateV2": 1, "TaskExecStart": 1, "TaskExecStdioRead": 2}
 
 
-def test_a_second_client_finds_the_agent(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_second_client_finds_the_agent(server: ModalServer, sandbox: Sandbox) -> None:
     with Session(ModalProvider()) as other:
         found = other.from_id(str(sandbox.id)).result(30)
-        emulator.ask("calls")
+        server.ask("calls")
         assert found.exec(["echo", "hello"]).result(30).stdout == "hello\n"
-        made = emulator.ask("calls")
+        made = server.ask("calls")
         assert made.pop("TaskExecStdinWrite") < 4
         assert made["TaskExecStart"] == 1
 
 
-def test_a_stop_ends_the_sandbox_at_once(emulator: ModalEmulator, sandbox: Sandbox) -> None:
+def test_a_stop_ends_the_sandbox_at_once(server: ModalServer, sandbox: Sandbox) -> None:
     sandbox.stop().result(30)
-    made = emulator.ask("calls")
+    made = server.ask("calls")
     assert made["SandboxTerminateV2"] == made["SandboxWaitV2"] == 1
     assert sum(made.values()) < 8
 
 
 def test_secrets_and_variables_are_in_no_argument_and_not_with_modal(
-    emulator: ModalEmulator, session: Session
+    server: ModalServer, session: Session
 ) -> None:
     sandbox = session.sandbox(secrets={"KEY": "s3cret"}, env={"OTHER": "0f-spec"})
     script = "cat /proc/1/environ /proc/[0-9]*/cmdline | tr '\\0' ' '; echo $KEY $OTHER $MORE"
@@ -115,7 +113,7 @@ def test_text_that_is_no_unicode_arrives(sandbox: Sandbox) -> None:
 
 
 def test_a_gpu_gives_a_sandbox_of_the_first_generation(
-    emulator: ModalEmulator, session: Session
+    server: ModalServer, session: Session
 ) -> None:
     sandbox = session.sandbox(gpu="T4", secrets={"KEY": "1"}, tags={"a": "b"})
     assert sandbox.exec(["sh", "-c", "echo $KEY"]).result(30).stdout == "1\n"
@@ -124,7 +122,7 @@ def test_a_gpu_gives_a_sandbox_of_the_first_generation(
     assert (info.id, info.tags["a"]) == (sandbox.id, "b")
     assert session.from_id(str(sandbox.id)).result(30).id == sandbox.id
     sandbox.stop().result(30)
-    assert emulator.running() == []
+    assert server.running() == []
 
 
 _PROGRAM = """
@@ -151,8 +149,8 @@ elif sys.argv[1] == "running":
     ("way", "printed"),
     [("exit", "parent\n"), ("running", "parent\n"), ("fork", "parent\nchild\nparent\n")],
 )
-def test_a_program_ends_and_leaves_nothing(emulator: ModalEmulator, way: str, printed: str) -> None:
+def test_a_program_ends_and_leaves_nothing(server: ModalServer, way: str, printed: str) -> None:
     command = [sys.executable, "-W", "error", "-c", _PROGRAM, way]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
-    assert emulator.running() == []
+    assert server.running() == []

@@ -15,16 +15,12 @@ from sandboxkit import (
     Session,
 )
 from tests.components import require_program
-from tests.emulators.modal.client import ModalEmulator
+from tests.modal.server import ModalServer
 from tests.modal.test_faults import FEW, each_with
 
 SILENCE = 7.0
 """Seconds after which an agent that says nothing is given up."""
 PATIENCE = 90.0
-
-LINES = 40_000
-NUMBERS = "".join(f"{number}\n" for number in range(1, LINES + 1))
-ONCE = f"echo ran >>$1; i=0; while [ $i -lt 8 ]; do i=$((i+1)); seq {LINES}; sleep 0.3; done"
 
 
 @pytest.fixture
@@ -46,72 +42,45 @@ def began(process: Process) -> Process:
     return process
 
 
-@pytest.mark.parametrize("way", ["cut", "forget"])
-def test_commands_outlive_their_connections_and_run_once(
-    emulator: ModalEmulator, sandbox: Sandbox, way: str
-) -> None:
-    names = [f"ran{index}" for index in range(4)]
-    processes = [sandbox.exec(["sh", "-c", ONCE, "sh", name]) for name in names]
-    for _ in range(5):
-        time.sleep(0.4)
-        emulator.ask(way)
-    for process in processes:
-        assert process.result(PATIENCE).stdout == NUMBERS * 8
-    reply = sandbox.exec(["cat", *names]).result(PATIENCE).stdout
-    assert reply == "ran\n" * len(names)
-
-
-@pytest.mark.parametrize("way", ["cut", "forget"])
-def test_much_goes_both_ways_over_breaking_connections(
-    emulator: ModalEmulator, sandbox: Sandbox, way: str
-) -> None:
-    data = bytes(range(256)) * (8 << 12)
-    process = sandbox.exec(["cat"], stdin=data)
-    for _ in range(3):
-        time.sleep(0.2)
-        emulator.ask(way)
-    assert process.result(PATIENCE).stdout_bytes == data
-
-
 @pytest.mark.parametrize("call", ["TaskExecStdinWrite", "TaskExecStdioRead", "TaskExecStart"])
 @pytest.mark.parametrize("kind", ["drop", "status", "http"])
 def test_a_fault_that_passes_is_not_seen(
-    emulator: ModalEmulator, sandbox: Sandbox, call: str, kind: str
+    server: ModalServer, sandbox: Sandbox, call: str, kind: str
 ) -> None:
-    emulator.fault(call, kind, times=2, status=502 if kind == "http" else "UNAVAILABLE")
-    emulator.ask("forget")  # so that each of the calls is made again
+    server.fault(call, kind, times=2, status=502 if kind == "http" else "UNAVAILABLE")
+    server.ask("forget")  # so that each of the calls is made again
     script = ["sh", "-c", "echo ran >>ran; cat ran"]
     assert sandbox.exec(script).result(PATIENCE).stdout == "ran\n"
 
 
-def test_input_that_arrives_twice_is_read_once(emulator: ModalEmulator, sandbox: Sandbox) -> None:
-    emulator.ask("repeat_writes")
+def test_input_that_arrives_twice_is_read_once(server: ModalServer, sandbox: Sandbox) -> None:
+    server.ask("repeat_writes")
     data = bytes(range(256)) * (8 << 12)
     for _ in range(5):
-        emulator.fault("TaskExecStdinWrite", "drop", times=1, skip=1)
+        server.fault("TaskExecStdinWrite", "drop", times=1, skip=1)
         script = ["sh", "-c", "echo ran >>ran; cat"]
         assert sandbox.exec(script, stdin=data).result(PATIENCE).stdout_bytes == data
     assert sandbox.exec(["cat", "ran"]).result(PATIENCE).stdout == "ran\n" * 5
 
 
 def test_a_start_whose_input_arrives_twice_is_a_start(
-    emulator: ModalEmulator, session: Session
+    server: ModalServer, session: Session
 ) -> None:
     """The agent arrives as a program, without offsets: what follows it marks the copy."""
-    emulator.ask("repeat_writes")
-    emulator.fault("TaskExecStdinWrite", "drop", times=1)
+    server.ask("repeat_writes")
+    server.fault("TaskExecStdinWrite", "drop", times=1)
     sandbox = session.sandbox()
     data = bytes(range(256)) * (8 << 12)
     assert sandbox.exec(["cat"], stdin=data).result(PATIENCE).stdout_bytes == data
-    assert emulator.ask("calls")["SandboxCreateV2"] == 1
+    assert server.ask("calls")["SandboxCreateV2"] == 1
 
 
 def test_a_sandbox_that_leaves_the_listings_before_it_ends(
-    emulator: ModalEmulator, session: Session
+    server: ModalServer, session: Session
 ) -> None:
     sandbox = session.sandbox(lifetime=5).start().result(PATIENCE)
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
-    emulator.ask("linger", seconds=2.0)
+    server.ask("linger", seconds=2.0)
     assert eventually(lambda: session.list().result(PATIENCE) == [])
     late = sandbox.exec(["true"]).exception(PATIENCE)
     assert late is None or isinstance(late, SandboxTerminatedError | SandboxNotFoundError), late
@@ -122,9 +91,9 @@ def test_a_sandbox_that_leaves_the_listings_before_it_ends(
 
 @each_with({"TaskExecStdinWrite": [*FEW[2:], ("silent", {})]})
 def test_a_command_that_cannot_be_sent_runs_at_most_once(
-    emulator: ModalEmulator, sandbox: Sandbox, call: str, kind: str, rule: dict[str, object]
+    server: ModalServer, sandbox: Sandbox, call: str, kind: str, rule: dict[str, object]
 ) -> None:
-    emulator.fault(call, kind, **rule)
+    server.fault(call, kind, **rule)
     process = sandbox.exec(["sh", "-c", "echo ran >>/workspace/ran"])
     error = process.exception(PATIENCE)
     if kind == "silent":  # it was sent, and its end is told on another call
@@ -132,60 +101,34 @@ def test_a_command_that_cannot_be_sent_runs_at_most_once(
     else:
         assert isinstance(error, OutcomeUnknownError), repr(error)
         assert not error.retryable
-    emulator.ask("calm")
+    server.ask("calm")
     lives(sandbox)
     assert sandbox.exec(["sh", "-c", "cat ran || :"]).result(PATIENCE).stdout in ("", "ran\n")
 
 
-def test_silence_during_a_command_is_not_a_timeout(
-    emulator: ModalEmulator, sandbox: Sandbox
-) -> None:
+def test_silence_during_a_command_is_not_a_timeout(server: ModalServer, sandbox: Sandbox) -> None:
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=SILENCE + 20))
-    emulator.ask("hush")
+    server.ask("hush")
     error = process.exception(PATIENCE)
     assert isinstance(error, OutcomeUnknownError), repr(error)
     assert not isinstance(error, CommandTimeoutError)
-    emulator.ask("calm")
+    server.ask("calm")
     lives(sandbox)
 
 
 @pytest.mark.parametrize("end", ["timeout", "kill"])
-def test_an_unanswered_kill_is_not_an_end(
-    emulator: ModalEmulator, sandbox: Sandbox, end: str
-) -> None:
+def test_an_unanswered_kill_is_not_an_end(server: ModalServer, sandbox: Sandbox, end: str) -> None:
     timeout = 3.0 if end == "timeout" else None
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=timeout))
-    emulator.ask("hush")
+    server.ask("hush")
     if end == "kill":
         process.kill()
     error = process.exception(PATIENCE)
     assert isinstance(error, OutcomeUnknownError), repr(error)
-    emulator.ask("calm")
+    server.ask("calm")
     lives(sandbox)
     # The agent kills it as soon as it hears of it.
     assert eventually(lambda: "1000" not in running(sandbox))
-
-
-def test_a_silent_command_outlives_the_answer_timeout(sandbox: Sandbox) -> None:
-    assert sandbox.exec(["sleep", str(SILENCE + 3)]).result(PATIENCE).returncode == 0
-
-
-@pytest.mark.parametrize("way", ["cut", "forget"])
-def test_an_idle_sandbox_outlives_its_connection(
-    emulator: ModalEmulator, sandbox: Sandbox, way: str
-) -> None:
-    for _ in range(3):
-        emulator.ask(way)
-        lives(sandbox)
-
-
-def test_a_sandbox_that_ends_under_a_command(emulator: ModalEmulator, sandbox: Sandbox) -> None:
-    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
-    emulator.ask("end", sandbox_id=sandbox.id)
-    error = process.exception(PATIENCE)
-    assert isinstance(error, SandboxTerminatedError), repr(error)
-    assert str(sandbox.id) in str(error)
-    assert not error.by_command
 
 
 def test_the_keeper_ignores_what_a_command_sends_it(sandbox: Sandbox) -> None:
@@ -202,31 +145,15 @@ def test_the_keeper_ignores_what_a_command_sends_it(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("status", [1, 124, 137])
 def test_a_program_that_ends_the_first_process_is_scored(
-    emulator: ModalEmulator, sandbox: Sandbox, status: int
+    server: ModalServer, sandbox: Sandbox, status: int
 ) -> None:
     """A tracer can let it exit with any status, or have it killed: 137. The SDK uses 124 and 137 itself."""
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
-    emulator.ask("leave", sandbox_id=sandbox.id, status=status)
+    server.ask("leave", sandbox_id=sandbox.id, status=status)
     for each in (process, sandbox.exec(["true"])):
         error = each.exception(PATIENCE)
         assert isinstance(error, SandboxTerminatedError), repr(error)
         assert error.by_command
-
-
-def test_a_sandbox_that_ends_while_nothing_runs(emulator: ModalEmulator, sandbox: Sandbox) -> None:
-    emulator.ask("end", sandbox_id=sandbox.id)
-    error = sandbox.exec(["true"]).exception(PATIENCE)
-    assert isinstance(error, SandboxTerminatedError | SandboxNotFoundError), repr(error)
-
-
-def test_a_sandbox_that_is_stopped_under_a_command(
-    emulator: ModalEmulator, session: Session
-) -> None:
-    sandbox = session.sandbox()
-    process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"]))
-    sandbox.stop().result(PATIENCE)
-    assert process.exception(PATIENCE) is not None
-    assert emulator.running() == []
 
 
 def running(sandbox: Sandbox) -> str:

@@ -1,0 +1,224 @@
+"""Tests of each hosted vendor: the byte stream of one program is exact, bounded, or broken."""
+
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+import pytest
+
+from sandboxkit import Operation, Sandbox, SandboxNotFoundError, Session
+from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.baking import BakingProvider
+from tests.hosted.vendor import Vendor, eventually
+
+T = TypeVar("T")
+
+ALL_BYTES = bytes(range(256))
+ECHO = ("sh", "-c", "echo begun; exec cat")
+SECONDS = 90.0
+
+Use = Callable[[Callable[[ProgramStream], Awaitable[Any]], tuple[str, ...]], Any]
+"""Any: what the action returns, as each test knows it."""
+
+
+async def everything(stream: ProgramStream) -> bytes:
+    """All output up to the end."""
+    received = b""
+    while True:
+        try:
+            received += await stream.receive()
+        except anyio.EndOfStream:
+            return received
+
+
+async def exactly(stream: ProgramStream, size: int) -> bytes:
+    """So many bytes of output."""
+    received = bytearray()
+    while len(received) < size:
+        received += await stream.receive()
+    return bytes(received)
+
+
+async def echoed(stream: ProgramStream, data: bytes) -> None:
+    """It gives back what it takes, at the same time."""
+    received = b""
+    async with anyio.create_task_group() as group:
+        group.start_soon(stream.send, data)
+        received = await exactly(stream, len(data))
+    assert hashlib.sha256(received).digest() == hashlib.sha256(data).digest()
+
+
+class StreamsConformance:
+    """A program's input and output through the vendor's calls."""
+
+    vendor: ClassVar[Vendor]
+
+    @pytest.fixture
+    def sandbox(self, session: Session) -> Sandbox:
+        """One that runs."""
+        return session.sandbox().start().result(SECONDS)
+
+    @pytest.fixture
+    def stream(self) -> str:
+        """How the input goes, where a test does not ask for each way."""
+        return self.vendor.streams[0]
+
+    @pytest.fixture
+    def use(self, provider: BakingProvider[HostedInstance], sandbox: Sandbox, stream: str) -> Use:
+        """Start a program in the sandbox, do something with its stream, and close it."""
+
+        def using(action: Callable[[ProgramStream], Awaitable[T]], argv: tuple[str, ...]) -> T:
+            async def run() -> T:
+                program = await self.vendor.run(provider, sandbox, argv, stream)
+                try:
+                    return await action(program)
+                finally:
+                    await program.aclose()
+
+            return Operation(run()).result(SECONDS)
+
+        return using
+
+    def test_every_byte_value_and_eight_megabytes_pass_both_ways_at_once(
+        self, use: Use, stream: str
+    ) -> None:
+        async def action(program: ProgramStream) -> None:
+            assert await exactly(program, 6) == b"begun\n"
+            await echoed(program, ALL_BYTES * 3 + b"\x1e" + ALL_BYTES[::-1])
+            for byte in ALL_BYTES:  # alone, too, and at once
+                await program.send(bytes([byte]))
+                assert await exactly(program, 1) == bytes([byte])
+            await echoed(program, os.urandom(8 << 20))
+
+        use(action, ECHO)
+
+    def test_arguments_reach_the_program_unchanged(self, use: Use) -> None:
+        argv = ("", "a  b", "it's", '"$HOME"', "new\nline", "\\036", "!!", "é", "*")
+        output = "|".join([*argv, ""]).encode()
+        assert use(everything, ("printf", "%s|", *argv)) == output
+
+    def test_receive_returns_at_most_the_requested_bytes(self, use: Use) -> None:
+        async def action(program: ProgramStream) -> list[bytes]:
+            return [await program.receive(3) for _ in range(2)]
+
+        assert use(action, ("sh", "-c", "printf abcdef; cat")) == [b"abc", b"def"]
+
+    def test_a_receive_that_is_cancelled_loses_nothing(self, use: Use) -> None:
+        async def action(program: ProgramStream) -> bytes:
+            received = bytearray()
+            while len(received) < 6 * 200:
+                with anyio.move_on_after(0.003):
+                    while True:
+                        received += await program.receive()
+            return bytes(received)
+
+        script = "i=0; while [ $i -lt 200 ]; do printf '%05d\\n' $i; i=$((i+1)); done; cat"
+        output = b"".join(b"%05d\n" % number for number in range(200))
+        assert use(action, ("sh", "-c", script)) == output
+
+    def test_the_end_follows_all_output_and_stderr_is_kept_apart_and_bounded(
+        self, use: Use
+    ) -> None:
+        async def action(program: ProgramStream) -> bytes:
+            assert await everything(program) == bytes(300_000) + b"last"
+            with pytest.raises(anyio.EndOfStream):
+                await program.receive()
+            with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
+                await program.send(b"more")
+            return program.diagnostics
+
+        script = "head -c 300000 /dev/zero; seq 10000 >&2; printf last; exit 3"
+        text = use(action, ("sh", "-c", script))
+        assert text.strip().endswith(b"\n9999\n10000")
+        assert 1900 < len(text) <= 2000
+
+    @pytest.mark.parametrize("argv", [("/no/such/program",), ("no-such-program", "a b")])
+    def test_a_missing_program_ends_and_says_why(self, use: Use, argv: tuple[str, ...]) -> None:
+        async def action(program: ProgramStream) -> tuple[bytes, bytes]:
+            return await everything(program), program.diagnostics
+
+        output, text = use(action, argv)
+        assert output == b""
+        assert b"not found" in text or argv[0].encode() in text
+
+    def test_closing_wakes_receivers_and_a_sender_that_nobody_reads(self, use: Use) -> None:
+        woken: list[str] = []
+
+        async def action(program: ProgramStream) -> None:
+            async def receiving() -> None:
+                with pytest.raises(anyio.ClosedResourceError):
+                    await program.receive()
+                woken.append("receiver")
+
+            async def sending() -> None:
+                with pytest.raises(anyio.ClosedResourceError):
+                    await program.send(bytes(256 << 20))
+                woken.append("sender")
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(receiving)
+                group.start_soon(sending)
+                await anyio.sleep(1)
+                assert woken == []
+                with anyio.fail_after(30):
+                    await anyio.aclose_forcefully(program)
+            await program.aclose()
+            for call in (program.receive, lambda: program.send(b"x")):
+                with pytest.raises(anyio.ClosedResourceError):
+                    await call()
+
+        use(action, ("sleep", "1000"))
+        assert sorted(woken) == ["receiver", "sender"]
+
+    def test_bytes_sent_before_the_close_arrive(
+        self, use: Use, sandbox: Sandbox, stream: str
+    ) -> None:
+        async def action(program: ProgramStream) -> None:
+            await program.send(b"x" * 1_000_000)
+
+        use(action, ("sh", "-c", "cd /workspace && cat >part && mv part whole"))
+        eventually(lambda: sandbox.exec(["test", "-e", "whole"]).result(30).returncode == 0)
+        assert len(sandbox.read_file("/workspace/whole").result(SECONDS)) == 1_000_000
+
+    @pytest.mark.parametrize("argv", [("cat",), ("sleep", "1000"), ("cat", "/dev/zero")])
+    def test_a_closed_stream_leaves_no_program(
+        self, server: Any, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
+    ) -> None:
+        before = self.vendor.programs(server)
+
+        async def action(program: ProgramStream) -> None:
+            assert self.vendor.programs(server) == before + 1
+
+        use(action, argv)
+        eventually(lambda: self.vendor.programs(server) == before)
+
+    def test_a_start_that_is_cancelled_leaves_no_program(
+        self,
+        server: Any,
+        provider: BakingProvider[HostedInstance],
+        sandbox: Sandbox,
+        stream: str,
+    ) -> None:
+        before = self.vendor.programs(server)
+
+        async def cancelled(seconds: float) -> None:
+            with anyio.move_on_after(seconds):
+                program = await self.vendor.run(provider, sandbox, ("sleep", "1000"), stream)
+                await program.aclose()
+
+        for seconds in (0.0, 0.001, 0.003, 0.01, 0.1):
+            Operation(cancelled(seconds)).result(SECONDS)
+        eventually(lambda: self.vendor.programs(server) == before)
+
+    def test_a_sandbox_that_has_ended_is_not_found(
+        self,
+        server: Any,
+        provider: BakingProvider[HostedInstance],
+        sandbox: Sandbox,
+        stream: str,
+    ) -> None:
+        server.kill_sandboxes()
+        with pytest.raises(SandboxNotFoundError):
+            Operation(self.vendor.run(provider, sandbox, ("true",), stream)).result(SECONDS)

@@ -1,0 +1,50 @@
+"""Modal passes what each hosted vendor has to pass."""
+
+from typing import Any, ClassVar
+
+import pytest
+
+from sandboxkit import Operation, Sandbox
+from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.baking import BakingProvider
+from tests.hosted.conformance import VendorConformance
+from tests.hosted.streams import Use
+from tests.hosted.vendor import eventually
+from tests.modal.server import Modal
+
+
+class TestModal(VendorConformance):
+    vendor: ClassVar[Modal] = Modal()
+    name = vendor.name
+
+    # Modal kills no program: the end of its input is what ends it.
+
+    @pytest.mark.parametrize("argv", [("sh", "-c", "cat; echo ended >/tmp/ended")])
+    def test_a_closed_stream_leaves_no_program(
+        self, server: Any, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
+    ) -> None:
+        async def action(program: ProgramStream) -> None:
+            await program.send(b"x")
+            assert await program.receive() == b"x"
+
+        use(action, argv)
+        eventually(lambda: _has_ended(sandbox))
+
+    def test_a_start_that_is_cancelled_leaves_no_program(
+        self,
+        server: Any,
+        provider: BakingProvider[HostedInstance],
+        sandbox: Sandbox,
+        stream: str,
+    ) -> None:
+        server.fault("TaskExecStart", "silent", times=1)
+        argv = ("sh", "-c", "cat; echo ended >/tmp/ended")
+        starting = Operation(self.vendor.run(provider, sandbox, argv, stream))
+        eventually(lambda: server.requests.count("TaskExecStart") > 1)
+        starting.cancel()
+        server.clear()
+        eventually(lambda: _has_ended(sandbox))
+
+
+def _has_ended(sandbox: Sandbox) -> bool:
+    return sandbox.exec(["test", "-e", "/tmp/ended"]).result(30).returncode == 0
