@@ -10,8 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
+from sandboxkit import Operation, SandboxError
+from sandboxkit.testing import FakeProvider, live
 from tests.cli.conftest import Cli, Open, environment
-from tests.conformance.test_live_mutants import CHECKS
+from tests.conformance import call_mutants, mutants
 from tests.daytona.server import emulator as daytona
 from tests.docker_here import require_docker
 from tests.e2b.server import emulator as e2b
@@ -43,7 +45,7 @@ def provider(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
     done = cli("doctor", "-p", provider, "--live", "--json", "--silence", "2s", "--tag", tag)
     rows = json.loads(done.stdout)
-    assert [row["check"] for row in rows] == list(CHECKS)
+    assert [row["check"] for row in rows] == [row.name for row in live.ROWS]
     # A container's labels, which the listing shows, are those of its birth.
     unknown = {"renew"} if provider in ("docker", "modal") else set()
     assert {row["check"]: row["seen"] for row in rows if row["held"] is not True}.keys() == unknown
@@ -53,8 +55,48 @@ def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
 
 def test_the_table_says_what_was_expected_and_seen(terminal: Open) -> None:
     window = terminal("doctor", "--live", "--silence", "1s", rows=60, cols=200)
-    window.expect("nothing with its tag")
+    window.expect("nothing left")
     assert window.exit_code() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "defect", "seen"),
+    [
+        ("start", call_mutants.SaysNothing, "stdout == "),
+        ("latency", call_mutants.TrueFails, "returncode == 0"),
+        ("bytes", mutants.DropsInput, "assert result.stdout_bytes == _ALL_BYTES (streams.py:"),
+        ("statuses", mutants.AnswersLikeAShell, "DID NOT RAISE"),
+        ("network", call_mutants.ReachesTheInternet, "network='none': reached 1.1.1.1:443"),
+        ("nothing left", mutants.ForgetsToDelete, "nothing is listed"),
+    ],
+)
+def test_a_row_says_what_does_not_hold(
+    name: str, defect: type[FakeProvider], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "ROWS", [row for row in live.ROWS if row.name == name])
+    monkeypatch.setattr(live, "DEADLINE", 1.0)
+    fake = defect()
+    rows = []
+    try:
+        rows += live.checks(fake, {})
+    except ExceptionGroup as errors:
+        assert errors.subgroup(SandboxError)  # noqa: PT017 - a mutant may refuse to delete
+    for sandbox_id in list(fake._boxes):
+        Operation(FakeProvider.delete(fake, sandbox_id)).result(30)
+    (row,) = rows
+    assert row.held is False
+    assert seen in row.seen
+
+
+def test_it_needs_no_pytest() -> None:
+    code = "import sys; sys.modules['pytest'] = None; from sandboxkit.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "doctor", "--live", "--json", "--silence", "0.1s"]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    rows = json.loads(done.stdout)
+    assert {row["check"] for row in rows if row["held"] is not True} == set()
+    assert (done.returncode, len(rows)) == (0, len(live.ROWS))
 
 
 def test_a_row_that_does_not_hold_is_1(cli: Cli) -> None:

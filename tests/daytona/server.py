@@ -95,9 +95,6 @@ class Daytona(Vendor):
     def fill(self, server: Server, sandboxes: int) -> None:
         server.limit_cpus(sandboxes)
 
-    def programs(self, server: Server) -> int:
-        return server.terminals
-
     def rows(self) -> list[Row]:
         return [*super().rows(), *(row for _, row in self.ends)]
 

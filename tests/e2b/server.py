@@ -136,9 +136,6 @@ class E2B(Vendor):
     def fill(self, server: E2BServer, sandboxes: int) -> None:
         server.limit(sandboxes)
 
-    def programs(self, server: E2BServer) -> int:
-        return len(server.programs)
-
     async def run(
         self,
         provider: BakingProvider[HostedInstance],

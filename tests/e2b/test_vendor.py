@@ -1,12 +1,62 @@
-"""E2B passes what each hosted vendor has to pass."""
+"""E2B passes what each hosted vendor has to pass, and ends a program whose stream is closed."""
 
-from tests.e2b.server import E2B
+from typing import ClassVar
+
+import anyio
+import pytest
+
+from sandboxkit import Operation, Sandbox
+from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.baking import BakingProvider
+from tests.e2b.server import E2B, E2BServer
 from tests.hosted.conformance import StrictConformance, VendorConformance
+from tests.hosted.streams import Use
+from tests.hosted.vendor import eventually
 
 
 class TestE2B(VendorConformance):
-    vendor = E2B()
+    vendor: ClassVar[E2B] = E2B()
     name = vendor.name
+
+    def test_bytes_sent_before_the_close_arrive(
+        self, use: Use, sandbox: Sandbox, stream: str
+    ) -> None:
+        async def action(program: ProgramStream) -> None:
+            await program.send(b"x" * 1_000_000)
+
+        use(action, ("sh", "-c", "cd /workspace && cat >part && mv part whole"))
+        eventually(lambda: sandbox.exec(["test", "-e", "whole"]).result(30).returncode == 0)
+        assert len(sandbox.read_file("/workspace/whole").result(60)) == 1_000_000
+
+    @pytest.mark.parametrize("argv", [("cat",), ("sleep", "1000"), ("cat", "/dev/zero")])
+    def test_a_closed_stream_leaves_no_program(
+        self, server: E2BServer, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
+    ) -> None:
+        before = server.programs
+
+        async def action(program: ProgramStream) -> None:
+            assert len(server.programs) == len(before) + 1
+
+        use(action, argv)
+        eventually(lambda: server.programs == before)
+
+    def test_a_start_that_is_cancelled_leaves_no_program(
+        self,
+        server: E2BServer,
+        provider: BakingProvider[HostedInstance],
+        sandbox: Sandbox,
+        stream: str,
+    ) -> None:
+        before = server.programs
+
+        async def cancelled(seconds: float) -> None:
+            with anyio.move_on_after(seconds):
+                program = await self.vendor.run(provider, sandbox, ("sleep", "1000"), stream)
+                await program.aclose()
+
+        for seconds in (0.0, 0.001, 0.003, 0.01, 0.1):
+            Operation(cancelled(seconds)).result(60)
+        eventually(lambda: server.programs == before)
 
 
 class TestStrict(StrictConformance):

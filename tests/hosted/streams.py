@@ -11,7 +11,7 @@ import pytest
 from sandboxkit import Operation, Sandbox, SandboxNotFoundError, Session
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
-from tests.hosted.vendor import Vendor, eventually
+from tests.hosted.vendor import Vendor
 
 T = TypeVar("T")
 
@@ -171,46 +171,6 @@ class StreamsConformance:
 
         use(action, ("sleep", "1000"))
         assert sorted(woken) == ["receiver", "sender"]
-
-    def test_bytes_sent_before_the_close_arrive(
-        self, use: Use, sandbox: Sandbox, stream: str
-    ) -> None:
-        async def action(program: ProgramStream) -> None:
-            await program.send(b"x" * 1_000_000)
-
-        use(action, ("sh", "-c", "cd /workspace && cat >part && mv part whole"))
-        eventually(lambda: sandbox.exec(["test", "-e", "whole"]).result(30).returncode == 0)
-        assert len(sandbox.read_file("/workspace/whole").result(SECONDS)) == 1_000_000
-
-    @pytest.mark.parametrize("argv", [("cat",), ("sleep", "1000"), ("cat", "/dev/zero")])
-    def test_a_closed_stream_leaves_no_program(
-        self, server: Any, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
-    ) -> None:
-        before = self.vendor.programs(server)
-
-        async def action(program: ProgramStream) -> None:
-            assert self.vendor.programs(server) == before + 1
-
-        use(action, argv)
-        eventually(lambda: self.vendor.programs(server) == before)
-
-    def test_a_start_that_is_cancelled_leaves_no_program(
-        self,
-        server: Any,
-        provider: BakingProvider[HostedInstance],
-        sandbox: Sandbox,
-        stream: str,
-    ) -> None:
-        before = self.vendor.programs(server)
-
-        async def cancelled(seconds: float) -> None:
-            with anyio.move_on_after(seconds):
-                program = await self.vendor.run(provider, sandbox, ("sleep", "1000"), stream)
-                await program.aclose()
-
-        for seconds in (0.0, 0.001, 0.003, 0.01, 0.1):
-            Operation(cancelled(seconds)).result(SECONDS)
-        eventually(lambda: self.vendor.programs(server) == before)
 
     def test_a_sandbox_that_has_ended_is_not_found(
         self,

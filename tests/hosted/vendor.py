@@ -181,10 +181,6 @@ class Vendor(ABC):
         """Let the account have room for no more sandboxes."""
         raise NotImplementedError
 
-    def programs(self, server: Any) -> int:
-        """How many programs of ours run beside the agent's commands, in all sandboxes."""
-        raise NotImplementedError
-
     async def run(
         self,
         provider: BakingProvider[HostedInstance],

@@ -5,11 +5,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import ClassVar, NoReturn, Unpack, get_args
 
-import pytest
-
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxInfo, SandboxState, Session
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import Profile
 
 DEADLINE = 30.0
@@ -42,6 +41,9 @@ class Conformance:
     """The profiles with which the snapshot tests start sandboxes; by default all."""
     silence_bound: ClassVar[float] = 10.0
     """Every call must fail with an infrastructure error within this time (s) of silence."""
+
+    silent_seconds: ClassVar[float] = 2.0
+    """How long (s) a command prints nothing that must not be harmed by that."""
 
     @classmethod
     def make_provider(cls) -> Provider:

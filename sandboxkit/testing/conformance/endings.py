@@ -1,9 +1,8 @@
 """Tests that a command's ending and resource usage are exact, or None."""
 
-import pytest
-
 from sandboxkit import CommandTimeoutError, Ending, Sandbox, Session
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, limited
+from sandboxkit.testing.conformance._pytest import pytest
 
 _BUSY = """
 import time

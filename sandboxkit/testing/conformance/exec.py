@@ -2,8 +2,6 @@
 
 import errno
 
-import pytest
-
 from sandboxkit import (
     CommandFailedError,
     CommandStartError,
@@ -16,6 +14,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import CommandFile, CommandSetup
 
 
@@ -82,6 +81,15 @@ class ExecConformance(Conformance):
         sandbox = session.sandbox(workdir="/workspace/deep/er")
         assert sandbox.exec(["pwd"]).result(DEADLINE).stdout.endswith("/workspace/deep/er\n")
 
+    def test_commands_start_where_workdir_says(self, shared: Sandbox) -> None:
+        workdir = shared.workdir().result(DEADLINE)
+        assert shared.exec(["pwd"]).result(DEADLINE).stdout.endswith(f"{workdir}\n")
+
+    def test_commands_have_the_user_of_the_spec(self, shared: Sandbox) -> None:
+        script = "id -u; id -un 2> /dev/null || echo '?'"
+        user = shared.exec(["sh", "-c", script]).result(DEADLINE).stdout.split()
+        assert shared.spec.user in (None, *user)
+
     def test_the_workdir_is_writable(self, shared: Sandbox, folder: str) -> None:
         script = "echo 1 > new && cat new"
         assert shared.exec(["sh", "-c", script], cwd=folder).result(DEADLINE).stdout == "1\n"
@@ -122,6 +130,9 @@ class ExecConformance(Conformance):
         sandbox = session.sandbox(secrets={"API_KEY": secret})
         assert sandbox.exec(["sh", "-c", "echo $API_KEY"]).result(DEADLINE).stdout == f"{secret}\n"
         assert secret not in repr(sandbox.status().result(DEADLINE))
+        search = 'printf %s "$PATTERN" | grep -lasF -f - /proc/1/environ /proc/[0-9]*/cmdline'
+        found = sandbox.exec(["sh", "-c", search], env={"PATTERN": secret}).result(DEADLINE)
+        assert found.stdout == ""
         assert secret not in repr(sandbox.spec) + repr(sandbox)
 
     def test_path_and_home_are_set(self, shared: Sandbox) -> None:
@@ -160,6 +171,13 @@ class ExecConformance(Conformance):
             cat.stdin.close()
         assert [cat.result(DEADLINE).returncode for cat in cats] == [0] * 8
 
+    def test_a_command_that_is_silent_for_long_is_unharmed(self, shared: Sandbox) -> None:
+        seconds = self.silent_seconds
+        command = ["sh", "-c", 'echo before; sleep "$1"; echo after; exit 7', "sh", f"{seconds:g}"]
+        result = shared.exec(command).result(seconds + DEADLINE)
+        assert (result.returncode, result.stdout) == (7, "before\nafter\n")
+        assert result.duration >= seconds - 1
+
     def test_two_hundred_commands_in_a_row_leave_nothing(self, sandbox: Sandbox) -> None:
         for _ in range(10):
             batch = [sandbox.exec(["true"]) for _ in range(20)]
@@ -183,7 +201,7 @@ class TerminalConformance(Conformance):
 
     def test_pty_can_be_resized(self, shared: Sandbox) -> None:
         script = "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done"
-        process = shared.exec(["sh", "-c", script], pty=True)
+        process = shared.exec(["sh", "-c", script], pty=True, timeout=DEADLINE)
         lines = iter(process.stdout.lines())
         assert next(lines).strip() == "ready"
         process.stdin.resize(PtySize(rows=11, cols=22))

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from sandboxkit import (
     ConfigurationError,
     FileType,
@@ -14,6 +12,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from sandboxkit.testing.conformance._pytest import pytest
 
 
 class FilesConformance(Conformance):
@@ -45,6 +44,12 @@ class FilesConformance(Conformance):
         shared.write_file(f"{folder}/file", "1").result(DEADLINE)
         shared.exec(["sh", "-c", "echo 2 >> file"], cwd=folder, check=True).result(DEADLINE)
         assert shared.read_file(f"{folder}/file").result(DEADLINE) == b"12\n"
+
+    def test_files_and_commands_have_the_same_user(self, shared: Sandbox, folder: str) -> None:
+        shared.write_file(f"{folder}/ours", "1").result(DEADLINE)
+        script = "[ -O ours ] && [ -w ours ] && (umask 077; echo 2 > private)"
+        assert shared.exec(["sh", "-c", script], cwd=folder).result(DEADLINE).returncode == 0
+        assert shared.read_file(f"{folder}/private").result(DEADLINE) == b"2\n"
 
     def test_writing_makes_parent_folders(self, shared: Sandbox, folder: str) -> None:
         shared.write_file(f"{folder}/a/b/c", "deep").result(DEADLINE)

@@ -6,10 +6,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import pytest
-
 from sandboxkit import CommandTimeoutError, Sandbox, Session
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.testing.conformance.kill import alive
 
 

@@ -2,10 +2,9 @@
 
 import time
 
-import pytest
-
 from sandboxkit import CommandTimeoutError, Process, Sandbox
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token, until
+from sandboxkit.testing.conformance._pytest import pytest
 
 # $1 is the surviving process's script, $2 the token in its command line.
 _TREES = {

@@ -4,8 +4,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from sandboxkit import (
     ConfigurationError,
     Sandbox,
@@ -17,6 +15,7 @@ from sandboxkit import (
     wait,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token, until
+from sandboxkit.testing.conformance._pytest import pytest
 
 
 class LifecycleConformance(Conformance):

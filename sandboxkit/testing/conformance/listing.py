@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
+import time
 
-import pytest
-
-from sandboxkit import Sandbox, SandboxNotFoundError, SandboxState, Session
+from sandboxkit import ConfigurationError, Sandbox, SandboxNotFoundError, SandboxState, Session
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token
+from sandboxkit.testing.conformance._pytest import pytest
 
 
 class ListingConformance(Conformance):
@@ -44,6 +44,22 @@ class ListingConformance(Conformance):
         assert info.state is SandboxState.RUNNING
         assert info.created_at is None or info.created_at.tzinfo is not None
         assert info.expires_at is None or info.expires_at.tzinfo is not None
+
+    def test_the_end_of_the_lifetime_is_listed(self, sandbox: Sandbox) -> None:
+        asked = sandbox.spec.lifetime
+        assert asked is not None
+        assert abs(_left(sandbox) - asked) < asked / 2 + _TOLERANCE
+
+    def test_renew_moves_the_end_that_is_listed(self, sandbox: Sandbox) -> None:
+        before = _left(sandbox)
+        try:
+            sandbox.renew(2 * before).result(DEADLINE)
+        except ConfigurationError as error:
+            pytest.skip(str(error))
+        left = _left(sandbox)
+        if before - _TOLERANCE < left <= before:  # a container's labels are those of its birth
+            pytest.skip(f"renewed, but the listing has the original end: {left:.0f} s left")
+        assert abs(left - 2 * before) < _TOLERANCE
 
     def test_a_listing_filters_by_state(self, session: Session, sandbox: Sandbox) -> None:
         tags = session._spec.tags
@@ -85,6 +101,17 @@ class ListingConformance(Conformance):
         assert first.id != second.id
 
 
+_TOLERANCE = 120.0
+"""Seconds; some vendors store lifetimes in whole minutes."""
+
+
+def _left(sandbox: Sandbox) -> float:
+    expires = sandbox.status().result(DEADLINE).expires_at
+    if expires is None:
+        pytest.skip("the backend does not say when a sandbox expires")
+    return expires.timestamp() - time.time()
+
+
 _OTHER = """
 import importlib, sys
 from sandboxkit import Session
@@ -93,7 +120,8 @@ with Session(getattr(importlib.import_module(module), name)()) as session:
     sandbox = session.from_id(sys.argv[2]).result(60)
     if sys.argv[3] == "cat":
         print(sandbox.exec(["cat", "file"]).result(60).stdout, end="")
-        sandbox.write_file("/workspace/answer", "back").result(60)
+        folder = sandbox.workdir().result(60)
+        sandbox.write_file(f"{folder}/answer", "back").result(60)
     elif sys.argv[3] == "list":
         print(*[info.id for info in session.list(sys.argv[4]).result(60)], end="")
     else:
@@ -112,9 +140,10 @@ class OtherProcessConformance(Conformance):
         return done.stdout
 
     def test_another_process_uses_it(self, sandbox: Sandbox) -> None:
-        sandbox.write_file("/workspace/file", "over there").result(DEADLINE)
+        folder = sandbox.workdir().result(DEADLINE)
+        sandbox.write_file(f"{folder}/file", "over there").result(DEADLINE)
         assert self.other(sandbox, "cat") == "over there"
-        assert sandbox.read_file("/workspace/answer").result(DEADLINE) == b"back"
+        assert sandbox.read_file(f"{folder}/answer").result(DEADLINE) == b"back"
 
     def test_another_process_lists_it(self, session: Session) -> None:
         run = token()

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from sandboxkit import ConfigurationError, Dataset, Operation, Sandbox, Session
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import Profile, SandboxSpec
 
 __all__ = ["MountsConformance"]

@@ -3,8 +3,6 @@
 import itertools
 import time
 
-import pytest
-
 from sandboxkit import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -15,6 +13,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, until
+from sandboxkit.testing.conformance._pytest import pytest
 
 _PAUSED = 6.0
 """How long (s) the sandbox is paused: longer than the timeout of the command that runs meanwhile."""

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
-import pytest
-
 from sandboxkit import ConfigurationError, PortError, Process, Sandbox, SandboxError, Session
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.tunnels import PortConnection
 
 __all__ = ["PortsConformance", "SandboxPortsConformance"]

@@ -5,8 +5,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-import pytest
-
 from sandboxkit import (
     CommandError,
     CommandStartError,
@@ -20,6 +18,7 @@ from sandboxkit import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine
+from sandboxkit.testing.conformance._pytest import pytest
 
 _COUNTS = 'echo ran >> "count$1"; echo ready; sleep 1; echo done'
 _NEVER = 600.0

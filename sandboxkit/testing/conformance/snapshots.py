@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterator
 from typing import get_args
 
-import pytest
-
 from sandboxkit import (
     ConfigurationError,
     Image,
@@ -20,6 +18,7 @@ from sandboxkit import (
 )
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token, until
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import Profile, SandboxSpec, SnapshotInfo
 
 __all__ = ["SnapshotsConformance"]

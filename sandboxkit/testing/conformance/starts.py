@@ -5,11 +5,10 @@ import os
 import time
 from typing import Any
 
-import pytest
-
 from sandboxkit import CommandStartError, ConfigurationError, Sandbox, Session
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine, token, until
+from sandboxkit.testing.conformance._pytest import pytest
 
 _TOO_LONG = "x" * 200_000
 """A value over Linux's limit of 128 KiB for one environment variable."""

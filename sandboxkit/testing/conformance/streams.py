@@ -3,10 +3,9 @@
 import os
 import time
 
-import pytest
-
 from sandboxkit import Sandbox
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from sandboxkit.testing.conformance._pytest import pytest
 
 _BIG = 100 << 20
 _SOON = ["sh", "-c", f"sleep 1; exec head -c {_BIG} /dev/zero"]

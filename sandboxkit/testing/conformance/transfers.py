@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from sandboxkit import (
     Sandbox,
     SandboxFileError,
@@ -17,6 +15,7 @@ from sandboxkit import (
     _loop,
 )
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, limited, token, until
+from sandboxkit.testing.conformance._pytest import pytest
 
 _MIB = 1 << 20
 _LARGE = 30 * _MIB

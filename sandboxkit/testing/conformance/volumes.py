@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from sandboxkit import ConfigurationError, Operation, Session, Volume, VolumeError
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, token
+from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import Profile, SandboxSpec
 
 __all__ = ["VolumesConformance"]

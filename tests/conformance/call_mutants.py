@@ -1,4 +1,4 @@
-"""Providers that are wrong in one way each, for the checks of `sandboxkit doctor --live`."""
+"""Providers whose commands, files and listings are wrong in one way each."""
 
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
