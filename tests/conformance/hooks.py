@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
+import pytest
 from anyio.abc import SocketAttribute
 
-from sandboxkit import Operation
+from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.provider import Provider
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers.local._state import StateDir
@@ -78,6 +79,8 @@ class VendorHooks(Conformance):
 
     vendor: ClassVar[tuple[int, str]]
     """Its pid and its address."""
+    silence_bound = 25.0
+    """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
 
     def freeze(self, provider: Provider, sandbox_id: str) -> None:
         os.kill(self.vendor[0], signal.SIGSTOP)
@@ -92,6 +95,24 @@ class VendorHooks(Conformance):
                 if stat.S_ISSOCK(os.stat(int(name)).st_mode):
                     copy = os.dup(int(name))
                     _shut(copy, port)
+
+
+class HostedHooks(VendorHooks):
+    """A vendor that gives every sandbox the limits of its image: those cannot be asked for."""
+
+    snapshot_profiles = ("standard",)
+    """The emulators' machines have no root, which strict needs; the vendors' folders have some that do."""
+
+    def test_pids_bounds_the_processes(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="pids=64"):
+            session.sandbox(pids=64)
+
+    def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
+        self.test_pids_bounds_the_processes(session)
+
+    def test_memory_is_bounded(self, session: Session) -> None:
+        with pytest.raises(ConfigurationError, match="memory_mb=128"):
+            session.sandbox(memory_mb=128)
 
 
 def child(module: str) -> int:

@@ -34,8 +34,6 @@ class ServiceHooks(VendorHooks, ProviderConformance):
     __test__ = False
     backend: str
     spec = "sandboxkit.providers.service:ServiceProvider"
-    silence_bound = 25.0
-    """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
 
     @classmethod
     def make_provider(cls) -> Provider:

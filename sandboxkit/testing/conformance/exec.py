@@ -205,7 +205,7 @@ class TerminalConformance(Conformance):
         lines = iter(process.stdout.lines())
         assert next(lines).strip() == "ready"
         process.stdin.resize(PtySize(rows=11, cols=22))
-        assert next(lines).strip() == "11 22"
+        assert next(lines, "").strip() == "11 22"
 
     def test_pty_passes_an_interrupt(self, shared: Sandbox) -> None:
         process = shared.exec(["sh", "-c", "echo ready; exec sleep 1000"], pty=True)
