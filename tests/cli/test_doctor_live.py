@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -14,16 +14,8 @@ from sandboxkit import Operation, SandboxError
 from sandboxkit.testing import FakeProvider, live
 from tests.cli.conftest import Cli, Open, environment
 from tests.conformance import call_mutants, mutants
-from tests.daytona.server import emulator as daytona
 from tests.docker_here import require_docker
-from tests.e2b.server import emulator as e2b
-from tests.emulators.modal.client import modal_emulator as modal
-
-EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "e2b": e2b,
-    "daytona": daytona,
-    "modal": modal,
-}
+from tests.hosted.conftest import EMULATORS
 
 
 @pytest.fixture(

@@ -2,50 +2,21 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from sandboxkit import _registry
 from sandboxkit.cli import main
 from sandboxkit.errors import ImageNotFoundError
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.types import Command, SandboxSpec
-from tests.daytona.server import emulator as daytona
-from tests.e2b.server import emulator as e2b
-from tests.emulators.modal.client import modal_emulator as modal
+from tests.hosted.conftest import loaded
 
 pytestmark = pytest.mark.anyio
-
-EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "e2b": e2b,
-    "daytona": daytona,
-    "modal": modal,
-}
-
-
-@pytest.fixture(scope="module", params=sorted(EMULATORS))
-def vendor(request: pytest.FixtureRequest) -> Iterator[str]:
-    with EMULATORS[request.param]():
-        yield request.param
-
-
-@pytest.fixture
-def state(vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
-    return tmp_path / "baked"
-
-
-def loaded(vendor: str) -> BakingProvider[HostedInstance]:
-    provider = _registry.load(vendor)
-    assert isinstance(provider, BakingProvider)
-    return provider
 
 
 @pytest.fixture

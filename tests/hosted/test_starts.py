@@ -1,8 +1,8 @@
 """What a start costs at a distance: how often it waits for the vendor or the agent."""
 
 import base64
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,35 +25,21 @@ from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.types import Command, SandboxSpec
-from tests.daytona.server import emulator as daytona
 from tests.e2b.server import emulator as e2b
 from tests.emulators.modal.client import modal_emulator as modal
+from tests.hosted.conftest import loaded
 
 pytestmark = pytest.mark.anyio
 
-EMULATORS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "e2b": e2b,
-    "daytona": daytona,
-    "modal": modal,
-}
 SECRET = "a secret of the user's"
-
-
-@pytest.fixture(scope="module", params=sorted(EMULATORS))
-def vendor(request: pytest.FixtureRequest) -> Iterator[str]:
-    with EMULATORS[request.param]():
-        yield request.param
 
 
 @pytest.fixture
 async def provider(
-    anyio_backend: str, vendor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    anyio_backend: str, vendor: str, state: Path
 ) -> AsyncIterator[BakingProvider[HostedInstance]]:
     """A provider with a baked image."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
-    provider = _registry.load(vendor)
-    assert isinstance(provider, BakingProvider)
+    provider = loaded(vendor)
     await provider.bake(None)
     yield provider
     await provider.aclose()
@@ -306,10 +292,8 @@ async def test_a_refused_program_has_not_run_the_command_that_was_sent_with_it(
 
 
 def test_a_start_and_its_first_command_take_four_requests_on_modal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     monkeypatch.setattr("sandboxkit.providers.modal._stream._SILENT_SECONDS", 60.0)
     with modal() as emulator, Session("modal") as session:
         session.sandbox().start().result(60)  # opens the connection, and builds the image
@@ -324,10 +308,8 @@ def test_a_start_and_its_first_command_take_four_requests_on_modal(
 
 
 def test_a_sandbox_that_is_deleted_at_once_is_no_reason_to_probe_e2bs_streams_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: Path,
 ) -> None:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     provider = _registry.load("e2b")
     assert isinstance(provider, E2BProvider)
     with e2b():
