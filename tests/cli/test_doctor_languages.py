@@ -15,9 +15,3 @@ def test_every_language_has_a_line_that_says_what_is_missing(cli: Cli) -> None:
     for report in reports.values():
         assert report["works"] or "give the session an image with" in report["detail"], report
     assert result.returncode == (0 if all(each["works"] for each in reports.values()) else 1)
-
-
-def test_it_goes_without_live(cli: Cli) -> None:
-    result = cli("doctor", "--languages", "--live")
-    assert result.returncode == 2
-    assert "--languages goes without --live" in result.stderr

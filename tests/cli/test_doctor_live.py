@@ -105,13 +105,6 @@ def test_what_cannot_be_created_is_an_error_and_no_table(cli: Cli) -> None:
     assert done.stderr.startswith("sandboxkit: error: ")
 
 
-@pytest.mark.parametrize("option", [["--silence", "9s"], ["--tag", "a:b"], ["--user", "root"]])
-def test_its_options_are_refused_without_it(option: list[str], cli: Cli) -> None:
-    done = cli("doctor", *option)
-    assert done.returncode == 2
-    assert "--live" in done.stderr
-
-
 # What ends it is the same for each provider; each provider's deletion is checked by the contract.
 @pytest.mark.parametrize(
     ("provider", "number"),

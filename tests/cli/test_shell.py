@@ -62,16 +62,3 @@ def test_a_failed_start_gives_the_terminal_back(terminal: Open) -> None:
     assert b"sandboxkit: error: " in window.screen
     assert b"Traceback" not in window.screen
     assert window.restored()
-
-
-def test_without_a_terminal_a_shell_says_what_to_use(cli: Cli) -> None:
-    result = cli("shell")
-    assert result.returncode == 2
-    assert "'exec' with -i" in result.stderr
-
-
-def test_options_of_a_new_sandbox_are_refused_for_a_running_one(cli: Cli) -> None:
-    result = cli("shell", "--memory-mb", "64", "--tag", "a", "some-id")
-    assert result.returncode == 2
-    assert "--memory-mb" in result.stderr
-    assert "--tag" in result.stderr

@@ -2,7 +2,7 @@
 
 A test begins with a line "# ..." and runs in one bash: after "$ " a command, and below it the lines that it
 prints. "~ " begins a regular expression of a line, "..." stands for any lines, "2> " begins what standard
-error contains, "2>" alone says that it is empty, and "[3]" is the status, where it is not 0. $TAG is a tag of
+error contains, "2>" alone says that it is empty, "2! " begins what the one line of an error contains, and "[3]" is the status, where it is not 0. $TAG is a tag of
 the test's own; $ID a detached sandbox that has it; `field` prints a Python expression of a JSON document d.
 """
 
@@ -31,7 +31,7 @@ class Step:
 
     command: str
     stdout: list[str] = field(default_factory=list)
-    stderr: list[str] = field(default_factory=list)
+    stderr: list[tuple[str, str]] = field(default_factory=list)
     status: int = 0
 
     def check(self, stdout: str, stderr: str, status: int) -> None:
@@ -40,8 +40,10 @@ class Step:
         assert status == self.status, seen
         pattern = "".join(_pattern(line) for line in self.stdout)
         assert re.fullmatch(pattern, stdout), f"{seen}\nis not\n{self.stdout}"
-        for part in self.stderr:
+        for mark, part in self.stderr:
             assert part in stderr if part else not stderr, seen
+            if mark == "!":
+                assert re.fullmatch("sandboxkit: error: .*\n", stderr), seen
 
 
 def _pattern(line: str) -> str:
@@ -60,8 +62,8 @@ def read(path: Path) -> dict[str, list[Step]]:
             steps.append(Step(line[2:]))
         elif line.startswith("> "):
             steps[-1].command += f"\n{line[2:]}"
-        elif line.startswith("2>"):
-            steps[-1].stderr.append(line[3:])
+        elif line.startswith(("2>", "2!")):
+            steps[-1].stderr.append((line[1], line[3:]))
         elif found := re.fullmatch(r"\[(\d+)\]", line):
             steps[-1].status = int(found[1])
         elif line:

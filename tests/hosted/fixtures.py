@@ -43,6 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ],
         "lost": vendor.lost,
         "broken": vendor.broken,
+        "stopping": vendor.stops,
         "variable": [pytest.param(each, id=f"{each[0]}={each[1]!r}") for each in vendor.variables],
         "option": [pytest.param(each, id=f"{each[0]}={each[1]!r:.20}") for each in vendor.options],
         "image": [pytest.param(each, id=each[0]) for each in vendor.images],

@@ -93,6 +93,8 @@ class Vendor(ABC):
     """The kinds of faults of a creation that is made although its answer is lost."""
     broken: ClassVar[tuple[str, ...]] = ("reset", "drop", "stall", "stall_body", "reset_mid_body")
     """The kinds of faults of a listing."""
+    stops: ClassVar[tuple[str, ...]] = ("reset", "drop", "stall")
+    """The kinds of faults of a stop that are errors."""
     statuses: ClassVar[Mapping[str, Mapping[str, Any]]] = {"status": {"status": 500}}
     """The options of the kinds of faults that need some."""
     throttled: ClassVar[Mapping[str, Any]]
@@ -111,7 +113,7 @@ class Vendor(ABC):
     """Options of a sandbox that the vendor lacks, which the error names."""
     images: ClassVar[tuple[tuple[str, str], ...]]
     """Images that do not exist, and what the error says."""
-    lifetimes: ClassVar[tuple[tuple[float | None, float], ...]]
+    lifetimes: ClassVar[tuple[tuple[float | None, float], ...]] = ()
     """Lifetimes that are asked for, and the seconds that the vendor is asked for."""
     breaks: ClassVar[tuple[str, ...]] = ("break_connections",)
     """The ways in which connections break."""

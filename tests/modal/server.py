@@ -79,7 +79,8 @@ class Modal(Vendor):
         "SandboxCreateV2": (*FEW, "drop", "silent", "garbage"),
         "TaskExecStart": (*FEW, "silent", "garbage"),
     }
-    lost = ("drop", "silent")
+    lost = ("drop", "silent", "garbage")
+    stops = ("reset", "stall")  # the SDK asks again by itself, and finds that it has ended
     broken = (*FEW, "drop", "silent", "garbage")
     statuses: ClassVar = {
         "status": {"status": "UNAVAILABLE", "message": "no healthy upstream"},
@@ -113,7 +114,6 @@ class Modal(Vendor):
         ("registry.example/no-such-image:1", "no-such-image"),
         ("im-nothing", "im-nothing"),
     )
-    lifetimes = ((59.4, 60),)
     breaks = ("break_connections", "forget")
     lists_snapshots = False
 

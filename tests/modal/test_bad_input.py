@@ -34,11 +34,6 @@ def test_a_memory_limit_that_is_out_of_bounds(server: ModalServer, session: Sess
         session.sandbox(memory_mb=1 << 30).start().result(30)
 
 
-def test_a_sub_second_lifetime_is_rounded_up(server: ModalServer, session: Session) -> None:
-    sandbox = session.sandbox(lifetime=0.4).start().result(30)
-    assert server.ask("timeout", sandbox_id=sandbox.id) == 1
-
-
 def test_an_app_name_that_modal_refuses(server: ModalServer) -> None:
     provider = ModalProvider(app="no spaces allowed")
     with Session(provider) as session, pytest.raises(ConfigurationError, match="no spaces"):

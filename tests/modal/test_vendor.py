@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sandboxkit import Operation, Sandbox
+from sandboxkit import Operation, Sandbox, Session
 from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.hosted.conformance import VendorConformance
@@ -16,6 +16,10 @@ from tests.modal.server import Modal
 class TestModal(VendorConformance):
     vendor: ClassVar[Modal] = Modal()
     name = vendor.name
+
+    def test_a_lifetime_is_rounded_up(self, server: Any, session: Session) -> None:  # type: ignore[override]  # no cases
+        sandbox = session.sandbox(lifetime=0.4).start().result(30)
+        assert server.ask("timeout", sandbox_id=sandbox.id) == 1
 
     # Modal kills no program: the end of its input is what ends it.
 
