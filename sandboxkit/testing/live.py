@@ -218,8 +218,9 @@ def checks(
         raise ConfigurationError("the checks are assertions, which Python leaves out with -O")
     lifetime = spec.get("lifetime") or _LIFETIME + 2 * silence
     tags = {**_tags.parse(spec.get("tags")), "sandboxkit-live": secrets.token_hex(4)}
+    options: SpecOptions = {**spec, "lifetime": lifetime, "tags": tags}
     with (
-        Session(provider, **{**spec, "lifetime": lifetime, "tags": tags}) as session,
+        Session(provider, **options) as session,
         tempfile.TemporaryDirectory() as folder,
     ):
         began = time.monotonic()

@@ -68,7 +68,7 @@ def test_a_row_says_what_does_not_hold(
     monkeypatch.setattr(live, "ROWS", [row for row in live.ROWS if row.name == name])
     monkeypatch.setattr(live, "DEADLINE", 1.0)
     fake = defect()
-    rows = []
+    rows: list[live.CheckResult] = []
     try:
         rows += live.checks(fake, {})
     except ExceptionGroup as errors:

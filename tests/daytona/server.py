@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from unittest import mock
 
-from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers.daytona import DaytonaProvider
 from tests.emulators._answers import Row
@@ -87,9 +86,7 @@ class Daytona(Vendor):
     def environment(self, server: Server) -> Mapping[str, str]:
         return environment(server)
 
-    def provider(
-        self, timeout: float | None = None, **options: Any
-    ) -> BakingProvider[HostedInstance]:
+    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
         return DaytonaProvider(timeout=timeout or self.timeout, build_timeout=20, **options)
 
     def fill(self, server: Server, sandboxes: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from sandboxkit import Sandbox
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.e2b._answers import NoRouteError
@@ -128,9 +128,7 @@ class E2B(Vendor):
     def environment(self, server: E2BServer) -> Mapping[str, str]:
         return environment(server)
 
-    def provider(
-        self, timeout: float | None = None, **options: Any
-    ) -> BakingProvider[HostedInstance]:
+    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
         return E2BProvider(timeout=timeout or self.timeout, **options)
 
     def fill(self, server: E2BServer, sandboxes: int) -> None:
@@ -138,7 +136,7 @@ class E2B(Vendor):
 
     async def run(
         self,
-        provider: BakingProvider[HostedInstance],
+        provider: BakingProvider[Any],
         sandbox: Sandbox,
         argv: tuple[str, ...],
         stream: str,

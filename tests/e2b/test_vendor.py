@@ -1,12 +1,12 @@
 """E2B passes what each hosted vendor has to pass, and ends a program whose stream is closed."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import pytest
 
 from sandboxkit import Operation, Sandbox
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.e2b.server import E2B, E2BServer
 from tests.hosted.conformance import StrictConformance, VendorConformance
@@ -43,7 +43,7 @@ class TestE2B(VendorConformance):
     def test_a_start_that_is_cancelled_leaves_no_program(
         self,
         server: E2BServer,
-        provider: BakingProvider[HostedInstance],
+        provider: BakingProvider[Any],
         sandbox: Sandbox,
         stream: str,
     ) -> None:

@@ -182,7 +182,11 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
     def test_a_snapshot_is_used_on_another_machine_and_named_when_it_is_removed(
         self, patient: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        before, listed = time.time(), lambda: Snapshot.list(provider=self.vendor.name).result(60)
+        before = time.time()
+
+        def listed() -> list[Snapshot]:
+            return Snapshot.list(provider=self.vendor.name).result(60)
+
         with patient.sandbox(tags=("run:42",)) as sandbox:
             sandbox.write_file("/workspace/file", b"kept").result(60)
             snapshot = sandbox.snapshot("base", ttl=600).result(60)

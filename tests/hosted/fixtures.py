@@ -7,7 +7,6 @@ import pytest
 
 from sandboxkit import Operation, Session, Snapshot, _ambient
 from sandboxkit.providers._hosted import creation
-from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.docker_here import require_docker
 from tests.hosted.vendor import Vendor
@@ -82,7 +81,7 @@ def server(vendor: Vendor, one_emulator: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[HostedInstance]]:
+def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[Any]]:
     """A provider whose every call has to end within the vendor's `timeout`."""
     provider = vendor.provider()
     yield provider
@@ -91,7 +90,7 @@ def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[HostedInsta
 
 
 @pytest.fixture
-def session(server: Any, provider: BakingProvider[HostedInstance]) -> Iterator[Session]:
+def session(server: Any, provider: BakingProvider[Any]) -> Iterator[Session]:
     """A session of that provider."""
     with Session(provider) as session:
         yield session

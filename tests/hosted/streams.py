@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from sandboxkit import Operation, Sandbox, SandboxNotFoundError, Session
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.hosted.vendor import Vendor
 
@@ -66,7 +66,7 @@ class StreamsConformance:
         return self.vendor.streams[0]
 
     @pytest.fixture
-    def use(self, provider: BakingProvider[HostedInstance], sandbox: Sandbox, stream: str) -> Use:
+    def use(self, provider: BakingProvider[Any], sandbox: Sandbox, stream: str) -> Use:
         """Start a program in the sandbox, do something with its stream, and close it."""
 
         def using(action: Callable[[ProgramStream], Awaitable[T]], argv: tuple[str, ...]) -> T:
@@ -175,7 +175,7 @@ class StreamsConformance:
     def test_a_sandbox_that_has_ended_is_not_found(
         self,
         server: Any,
-        provider: BakingProvider[HostedInstance],
+        provider: BakingProvider[Any],
         sandbox: Sandbox,
         stream: str,
     ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sandboxkit import Sandbox, SandboxError, errors
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.emulators._answers import Row
 
@@ -133,9 +133,7 @@ class Vendor(ABC):
         """The variables that lead the vendor's SDK to the emulator."""
 
     @abstractmethod
-    def provider(
-        self, timeout: float | None = None, **options: Any
-    ) -> BakingProvider[HostedInstance]:
+    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
         """A provider that is not patient, or as patient as it says."""
 
     @property
@@ -185,7 +183,7 @@ class Vendor(ABC):
 
     async def run(
         self,
-        provider: BakingProvider[HostedInstance],
+        provider: BakingProvider[Any],
         sandbox: Sandbox,
         argv: tuple[str, ...],
         stream: str,

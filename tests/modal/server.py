@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators._answers import Row
@@ -129,9 +128,7 @@ class Modal(Vendor):
         keys = {"MODAL_TOKEN_ID": "ak-emulator", "MODAL_TOKEN_SECRET": "as-emulator"}
         return {"MODAL_SERVER_URL": server.url, **keys}
 
-    def provider(
-        self, timeout: float | None = None, **options: Any
-    ) -> BakingProvider[HostedInstance]:
+    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
         seconds = timeout or self.timeout
         return ModalProvider(timeout=seconds, build_timeout=seconds, **options)
 

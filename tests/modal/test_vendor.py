@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sandboxkit import Operation, Sandbox, Session
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.hosted.conformance import VendorConformance
 from tests.hosted.streams import Use
@@ -37,7 +37,7 @@ class TestModal(VendorConformance):
     def test_a_start_that_is_cancelled_leaves_no_program(
         self,
         server: Any,
-        provider: BakingProvider[HostedInstance],
+        provider: BakingProvider[Any],
         sandbox: Sandbox,
         stream: str,
     ) -> None:
