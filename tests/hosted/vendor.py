@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sandboxkit import Sandbox, SandboxError, errors
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.emulators._answers import Row
 
-__all__ = ["Answer", "Emulated", "Vendor", "eventually"]
+__all__ = ["Answer", "Vendor", "eventually"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,33 +26,6 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-class Emulated(Protocol):
-    """A vendor's emulator in a process of its own."""
-
-    url: str
-
-    def fault(self, request: str, kind: str, /, **options: Any) -> None:
-        """Plan a fault of a request."""
-
-    def clear(self) -> None:
-        """Take back all faults, and forget the requests."""
-
-    def kill_sandboxes(self) -> None:
-        """End all sandboxes, as the vendor may do."""
-
-    @property
-    def alive(self) -> list[str]:
-        """The running sandboxes."""
-
-    @property
-    def requests(self) -> list[str]:
-        """The requests since `clear`."""
-
-    @property
-    def violations(self) -> list[str]:
-        """What the vendor's API does not define."""
 
 
 @dataclass(frozen=True, slots=True)
