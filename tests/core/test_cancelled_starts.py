@@ -1,49 +1,24 @@
 """A start belongs to those who wait for it: when the last has given up, nothing is left of it."""
 
 import asyncio
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, SandboxError, SandboxTerminatedError, Session
+from sandboxkit import (
+    ConfigurationError,
+    Operation,
+    SandboxError,
+    SandboxTerminatedError,
+    Session,
+    _operation,
+)
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
+from tests.pool.providers import Gated, interrupt, on_the_loop, settled
 
 T = TypeVar("T")
-
-
-class Gated(FakeProvider):
-    """Holds each create, at its beginning or at its end, until it is let go."""
-
-    def __init__(self, *, at_end: bool = False) -> None:
-        super().__init__()
-        self.entered = threading.Semaphore(0)
-        self.undone = threading.Semaphore(0)
-        self.gate = asyncio.Event()
-        self.at_end = at_end
-        self.creates = 0
-
-    def open(self) -> None:
-        """Let every create go on."""
-        on_the_loop(self.gate.set)
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.creates += 1
-        sandbox_id = await super().create(spec) if self.at_end else ""
-        self.entered.release()
-        try:
-            await self.gate.wait()
-        except BaseException:
-            if sandbox_id:
-                await self.delete(sandbox_id)
-            self.undone.release()
-            raise
-        return sandbox_id or await super().create(spec)
 
 
 class Shielded(Gated):
@@ -54,22 +29,6 @@ class Shielded(Gated):
         with anyio.CancelScope(shield=True):
             await create
         return create.result()
-
-
-def on_the_loop(call: Callable[[], T]) -> T:
-    async def run() -> T:
-        return call()
-
-    return Operation(run()).result(60)
-
-
-def settled(session: Session, provider: FakeProvider) -> None:
-    """Whoever starts now gets a slot; once the session is closed, nothing is there."""
-    with session.sandbox() as sandbox:
-        assert sandbox.exec(["true"]).result(60).returncode == 0
-    session.close().result(60)
-    assert not provider._boxes
-    assert not session._sandboxes
 
 
 @pytest.mark.parametrize("at_end", [False, True])
@@ -88,21 +47,6 @@ def test_starts_that_were_cancelled_do_not_block_their_session(at_end: bool) -> 
         async def enter() -> None:
             async with session.sandbox():
                 raise AssertionError
-
-        asyncio.run(main())
-        provider.open()
-        settled(session, provider)
-
-
-def test_a_timeout_during_a_start_releases_its_room() -> None:
-    provider = Gated()
-    with Session(provider, max_concurrency=2) as session:
-
-        async def main() -> None:
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.02), session.sandbox():
-                        raise AssertionError
 
         asyncio.run(main())
         provider.open()
@@ -164,31 +108,8 @@ def test_a_create_that_did_not_notice_its_cancellation_leaves_nothing() -> None:
         settled(session, provider)
 
 
-def test_run_cancelled_while_it_starts_leaves_nothing() -> None:
-    provider = Gated(at_end=True)
-    with Session(provider, max_concurrency=1) as session:
-        process = session.run(["true"])
-        assert provider.entered.acquire(timeout=60)
-        process.cancel()
-        assert provider.undone.acquire(timeout=60)
-        provider.open()
-        settled(session, provider)
-
-
-def test_kill_while_it_starts_leaves_nothing_of_run() -> None:
-    provider = Gated()
-    with Session(provider, max_concurrency=1) as session:
-        process = session.run(["true"])
-        assert provider.entered.acquire(timeout=60)
-        process.kill()
-        assert process.result(60).returncode == 137
-        provider.open()
-        settled(session, provider)
-
-
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
 def test_entering_that_is_interrupted_after_the_start_stops_the_sandbox(
-    interruption: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     provider = FakeProvider()
     with Session(provider, max_concurrency=1) as session:
@@ -196,40 +117,13 @@ def test_entering_that_is_interrupted_after_the_start_stops_the_sandbox(
 
         def interrupted(self: Operation[T], timeout: float | None = None) -> T:
             result(self, timeout)
-            raise interruption
+            raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
             patched.setattr(Operation, "result", interrupted)
-            with pytest.raises(interruption), session.sandbox(detach=True):
+            with pytest.raises(KeyboardInterrupt), session.sandbox(detach=True):
                 raise AssertionError
         settled(session, provider)
-
-
-def test_a_ctrl_c_during_a_start_leaves_nothing() -> None:
-    code = """
-import os, signal, threading
-from tests.core.test_cancelled_starts import Gated, settled
-from sandboxkit import Session, _operation
-_operation.INTERRUPTED_SECONDS = 0.1  # nothing is undone before it is let to be
-provider = Gated(at_end=True)
-session = Session(provider, max_concurrency=1)
-
-def interrupt():
-    assert provider.entered.acquire(timeout=60)
-    os.kill(os.getpid(), signal.SIGINT)
-
-threading.Thread(target=interrupt).start()
-try:
-    with session.sandbox():
-        raise AssertionError
-except KeyboardInterrupt:
-    pass
-assert provider.undone.acquire(timeout=60)
-provider.open()
-settled(session, provider)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_task_cancelled_just_as_the_start_ended_stops_the_sandbox() -> None:
@@ -293,6 +187,32 @@ def test_an_adoption_that_waits_when_the_session_closes_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="is closed"):
             adopting.result(60)
         assert list(provider._boxes) == [sandbox.id]
+
+
+@pytest.mark.parametrize("call", ["cancel", "kill"])
+def test_a_run_that_is_ended_while_it_starts_leaves_nothing(call: str) -> None:
+    provider = Gated(at_end=True)
+    with Session(provider, max_concurrency=1) as session:
+        process = session.run(["true"])
+        assert provider.entered.acquire(timeout=60)
+        getattr(process, call)()
+        if call == "kill":
+            assert process.result(60).returncode == 137
+        assert provider.undone.acquire(timeout=60)
+        provider.open()
+        settled(session, provider)
+
+
+def test_a_ctrl_c_during_a_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_operation, "INTERRUPTED_SECONDS", 0.1)  # it is undone only afterwards
+    provider = Gated(at_end=True)
+    with Session(provider, max_concurrency=1) as session:
+        interrupt(provider.entered)
+        with pytest.raises(KeyboardInterrupt), session.sandbox():
+            raise AssertionError
+        assert provider.undone.acquire(timeout=60)
+        provider.open()
+        settled(session, provider)
 
 
 @pytest.mark.parametrize("by", ["stop", "close"])
@@ -359,11 +279,14 @@ class HalfFull(FakeProvider):
 FILES = {"/workspace/1": b"1", "/workspace/2": b"2"}
 
 
-def test_files_that_fail_midway_leave_nothing() -> None:
-    provider = HalfFull()
+@pytest.mark.parametrize("failures", [0, 1])
+def test_files_that_fail_midway_leave_nothing_after_the_next_start(failures: int) -> None:
+    provider = HalfFull(failures)
     with Session(provider, max_concurrency=1) as session:
-        with pytest.raises(SandboxError, match="no room"):
-            session.sandbox(files=FILES).start().result(60)
+        sandbox = session.sandbox(files=FILES)
+        for _ in range(1 + failures):
+            with pytest.raises(SandboxError, match="no room"):
+                sandbox.start().result(60)
         settled(session, provider)
 
 
@@ -375,49 +298,6 @@ def test_stop_removes_the_remains_of_a_failed_start() -> None:
         assert caught.value.__notes__ == ["and it could not be removed yet: busy"]
         assert len(provider._boxes) == 1
     assert not provider._boxes
-
-
-def test_the_next_start_removes_the_remains_of_a_failed_one() -> None:
-    provider = HalfFull(failures=1)
-    with Session(provider, max_concurrency=1) as session:
-        sandbox = session.sandbox(files=FILES)
-        for _ in range(2):
-            with pytest.raises(SandboxError, match="no room"):
-                sandbox.start().result(60)
-        settled(session, provider)
-
-
-def test_hundreds_of_starts_cancelled_at_every_moment_leave_nothing() -> None:
-    class Slow(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            sandbox_id = await super().create(spec)
-            try:
-                for _ in range(3):
-                    await asyncio.sleep(0)
-            except BaseException:
-                await self.delete(sandbox_id)
-                raise
-            return sandbox_id
-
-    provider = Slow()
-    with Session(provider, max_concurrency=3) as session:
-
-        async def enter() -> None:
-            async with session.sandbox():
-                pass
-
-        async def main() -> None:
-            for turns in range(100):
-                task: asyncio.Future[None] = asyncio.ensure_future(enter())
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                await asyncio.wait([task])
-
-        asyncio.run(main())
-        settled(session, provider)
 
 
 @pytest.mark.parametrize("by", ["stop", "close"])

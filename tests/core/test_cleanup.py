@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -15,7 +16,6 @@ from typing import ClassVar
 import pytest
 
 from sandboxkit import (
-    ConfigurationError,
     Operation,
     SandboxError,
     SandboxInfo,
@@ -28,31 +28,17 @@ from sandboxkit import (
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import lack, reason
+from tests.pool.providers import on_the_loop
 
-# Each deletion leaves a file behind, so that another process can count them.
-PRELUDE = """
-import os, signal, sys, threading, asyncio
-from pathlib import Path
-from sandboxkit import Session
-from sandboxkit.testing import FakeProvider
-
-folder = Path(sys.argv[1])
-
-class Counting(FakeProvider):
-    async def delete(self, sandbox_id):
-        await super().delete(sandbox_id)
-        (folder / sandbox_id).touch()
-
-class Stuck(FakeProvider):
-    async def delete(self, sandbox_id):
-        print("stopping", flush=True)
-        await asyncio.Event().wait()
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("cleanup.toml").read_text())
 
 
-def run_script(folder: Path, body: str) -> "subprocess.Popen[str]":
+def start(folder: Path, name: str, **values: float) -> "subprocess.Popen[str]":
+    code: str = PROGRAMS["prelude"] + PROGRAMS[name]
+    for word, value in values.items():
+        code = code.replace(word, str(value))
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + body, str(folder)],
+        [sys.executable, "-c", code, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -60,18 +46,16 @@ def run_script(folder: Path, body: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_a_session_left_open_is_closed_at_exit(tmp_path: Path) -> None:
-    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(60)")
+@pytest.mark.parametrize(
+    ("name", "returncode", "error"), [("left_open", 0, ""), ("fails", 1, "ZeroDivisionError")]
+)
+def test_a_session_left_open_is_closed_at_exit(
+    tmp_path: Path, name: str, returncode: int, error: str
+) -> None:
+    process = start(tmp_path, name)
     _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    assert len(list(tmp_path.glob("fake-*"))) == 1
-
-
-def test_an_error_in_the_program_still_cleans_up(tmp_path: Path) -> None:
-    process = run_script(tmp_path, "s = Session(Counting()); s.sandbox().start().result(60); 1 / 0")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "ZeroDivisionError" in errors
+    assert process.returncode == returncode
+    assert error in errors if error else errors == ""
     assert len(list(tmp_path.glob("fake-*"))) == 1
 
 
@@ -82,37 +66,14 @@ def test_threads_of_extension_modules_may_end_first(
     tmp_path: Path, busy: float, patience: float, expected: str
 ) -> None:
     """They crash an interpreter that ends meanwhile; one that stays does not hold it up."""
-    process = run_script(
-        tmp_path,
-        f"""
-import _thread, time      # a thread that Python does not know of, as those of extensions
-from sandboxkit import _exit
-_exit._SETTLE_SECONDS = {patience}
-
-def answer():
-    time.sleep({busy})
-    os.write(1, b"ended\\n")
-
-with Session(Counting()) as s:
-    s.sandbox().start().result(60)
-    _thread.start_new_thread(answer, ())
-""",
-    )
+    process = start(tmp_path, "busy_thread", BUSY=busy, PATIENCE=patience)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, expected, "")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_cleans_up_and_ends_the_program(tmp_path: Path, signum: signal.Signals) -> None:
-    process = run_script(
-        tmp_path,
-        """
-with Session(Counting()) as s:
-    s.sandbox().start().result(60)
-    print("ready", flush=True)
-    threading.Event().wait()
-""",
-    )
+    process = start(tmp_path, "waits")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signum)
@@ -122,50 +83,13 @@ with Session(Counting()) as s:
 
 
 def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
-    process = run_script(
-        tmp_path,
-        """
-with Session(Stuck()) as s:
-    s.sandbox().start().result(60)
-    print("ready", flush=True)
-    threading.Event().wait()
-""",
-    )
+    process = start(tmp_path, "waits_stuck")
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "stopping\n"
-    process.send_signal(signal.SIGINT)
+    for line in ("ready\n", "stopping\n"):
+        assert process.stdout.readline() == line
+        process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
-
-
-def test_a_forked_child_neither_hangs_nor_stops_the_parents_sandboxes(tmp_path: Path) -> None:
-    process = run_script(
-        tmp_path,
-        """
-s = Session(Counting())
-s.sandbox().start().result(60)
-pid = os.fork()
-if pid == 0:
-    s.close().result(60)
-    sys.exit(0)          # runs the child's exit handlers
-assert os.waitpid(pid, 0)[1] == 0
-print(len(list(folder.glob("fake-*"))), flush=True)
-""",
-    )
-    output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (0, "0\n", "")
-    assert len(list(tmp_path.glob("fake-*"))) == 1
-
-
-def test_a_session_refuses_work_in_a_forked_child() -> None:
-    session = Session(FakeProvider())
-    session._pid += 1  # what a child sees
-    with pytest.raises(ConfigurationError, match="after a fork"):
-        session.sandbox()
-    session._pid = os.getpid()
-    session.close().result(60)
 
 
 def info(**tags: str) -> SandboxInfo:
@@ -179,15 +103,20 @@ def dead_owner() -> str:
     return done.stdout.strip()
 
 
-def test_a_sandbox_of_a_dead_process_of_this_machine_is_an_orphan() -> None:
-    dead = {_tags.OWNER: dead_owner()}
-    assert not _owners.is_orphan(info(**{_tags.OWNER: _owners.owner()}))
-    assert _owners.is_orphan(info(**dead))
-    assert not _owners.is_orphan(info(**dead, **{_tags.DETACH: "1"}))
+def orphan(owner: str, **tags: str) -> bool:
+    return _owners.is_orphan(info(**{_tags.OWNER: owner}, **tags))
 
 
-def test_a_sandbox_whose_owner_may_live_is_not_an_orphan() -> None:
-    boot, namespace, pid, started = dead_owner().split(".")
+def test_a_sandbox_is_an_orphan_only_if_its_process_of_this_machine_is_dead() -> None:
+    dead, own = dead_owner(), _owners.owner()
+    boot, namespace, pid, started = dead.split(".")
+    assert orphan(dead)
+    assert orphan(f"{own.rpartition('.')[0]}.{int(own.split('.')[3]) - 1}"), (
+        "its pid was used again"
+    )
+    assert not orphan(own)
+    assert not orphan(dead, **{_tags.DETACH: "1"})
+    assert not _owners.is_orphan(info())
     for other in (
         f"0123456789abcdef.{namespace}.{pid}.{started}",  # another machine, or before a reboot
         f"{boot}.4026539999.{pid}.{started}",  # in a container of this machine
@@ -195,14 +124,7 @@ def test_a_sandbox_whose_owner_may_live_is_not_an_orphan() -> None:
         "a:b:c",
         f"{boot}.{namespace}..{started}",
     ):
-        assert not _owners.is_orphan(info(**{_tags.OWNER: other})), other
-    assert not _owners.is_orphan(info())
-
-
-def test_a_reused_pid_is_another_process() -> None:
-    boot, namespace, _, started = _owners.owner().split(".")
-    reused = f"{boot}.{namespace}.{os.getpid()}.{int(started) - 1}"
-    assert _owners.is_orphan(info(**{_tags.OWNER: reused}))
+        assert not orphan(other), other
 
 
 def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
@@ -220,7 +142,7 @@ def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
         owner = inside.stdout.readline().strip()
         if not owner:
             lack(reason("user and pid namespaces", "allow them to ordinary users"))
-        assert not _owners.is_orphan(info(**{_tags.OWNER: owner}))
+        assert not orphan(owner)
 
 
 def test_a_sweep_deletes_only_matching_sandboxes() -> None:
@@ -278,43 +200,31 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return Clocks(monkeypatch)
 
 
-def test_a_lifetime_passes(clocks: Clocks) -> None:
+@pytest.mark.parametrize("jump", [0, 1e8, -1e8])
+def test_a_lifetime_passes_whatever_the_wall_clock_is_set_to(clocks: Clocks, jump: float) -> None:
     sandbox = clocks.made(100)
+    clocks.jumps(jump)
     clocks.passes(99)
     assert not _owners.is_expired(sandbox)
+    assert _owners.age(sandbox) == pytest.approx(min(99, 99 + jump))
     clocks.passes(2)
-    assert _owners.is_expired(sandbox)
+    assert _owners.is_expired(sandbox) or jump < 0
 
 
-def test_a_clock_that_jumps_forward_ends_no_lifetime(clocks: Clocks) -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_a_clock_that_is_set_around_a_renewal_ends_no_lifetime(
+    clocks: Clocks, before: bool
+) -> None:
     sandbox = clocks.made(100)
-    clocks.jumps(1e8)
-    assert not _owners.is_expired(sandbox)
-    assert _owners.age(sandbox) < 1
-    renewed = clocks.renewed(sandbox, 500)
-    clocks.passes(200)
-    assert _owners.is_expired(sandbox)
-    assert not _owners.is_expired(renewed)
-    clocks.jumps(1e8)
-    assert not _owners.is_expired(renewed)
-
-
-def test_a_clock_that_jumps_forward_after_a_renewal_ends_no_lifetime(clocks: Clocks) -> None:
-    sandbox = clocks.made(100)
+    clocks.jumps(1e8 if before else 0)
     clocks.passes(50)
     renewed = clocks.renewed(sandbox, 500)
     clocks.jumps(1e8)
     clocks.passes(499)
     assert not _owners.is_expired(renewed)
+    assert _owners.is_expired(sandbox)
     clocks.passes(2)
-    assert _owners.is_expired(renewed)
-
-
-def test_a_clock_that_jumps_back_ends_no_lifetime(clocks: Clocks) -> None:
-    sandbox = clocks.made(100)
-    clocks.jumps(-1e8)
-    clocks.passes(99)
-    assert not _owners.is_expired(sandbox)
+    assert before or _owners.is_expired(renewed)
 
 
 def test_a_sandbox_from_before_the_boot_expires_by_the_wall_clock(clocks: Clocks) -> None:
@@ -358,14 +268,6 @@ class Here(FakeProvider):
         tags = {_tags.OWNER: owner, _tags.EXPIRES: f"{expires:.0f}"}
         return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(60)
 
-    def open(self) -> None:
-        """Let every list go on."""
-
-        async def run() -> None:
-            self.gate.set()
-
-        Operation(run()).result(60)
-
 
 def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
     provider = Here()
@@ -380,7 +282,7 @@ def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
         session.sandbox().start().result(60)  # the sweep is still held
         session.sandbox().start().result(60)
         assert stray in provider._boxes
-        provider.open()
+        on_the_loop(provider.gate.set)
         assert provider.deleted.wait(60)
     assert provider._boxes.keys() == kept
     assert provider.lists == 1
@@ -394,7 +296,7 @@ def test_a_failed_or_hung_sweep_affects_no_start() -> None:
         session.sandbox().start().result(60)
     assert not provider._boxes  # it hung until the session was closed
     provider.broken = True
-    provider.open()
+    on_the_loop(provider.gate.set)
     with Session(provider) as session:
         session.sandbox().start().result(60)
         assert provider.swept.wait(60)

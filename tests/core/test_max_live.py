@@ -1,6 +1,5 @@
 """`max_live`: one cap for all processes of a user on this machine, held by locks of the kernel."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from typing import ClassVar
 import pytest
 
 from sandboxkit import ConfigurationError, Session, _machine_semaphore, wait
-from sandboxkit._machine_semaphore import MachineSemaphore
 from sandboxkit.testing import FakeProvider
 
 PRELUDE = """
@@ -67,6 +65,7 @@ def end(child: "subprocess.Popen[str]") -> None:
 
 def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
     with Session(Here(), max_live=2) as first, Session(Here(), max_live=2) as second:
+        first.sandbox(counted=False).start().result(60)
         running = [first.sandbox().start().result(60), second.sandbox().start().result(60)]
         waiting = second.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])
@@ -140,23 +139,6 @@ def test_a_start_cancelled_while_it_waits_takes_no_place() -> None:
                 pass
 
 
-def test_thousands_of_places_are_taken_and_left_again() -> None:
-    places = MachineSemaphore("many", 40)
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(100):
-        held = [place for _ in range(40) if (place := places.take()) is not None]
-        assert sorted(held) == list(range(40))
-        assert places.take() is None
-        for place in held:
-            places.leave(place)
-    assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_uncounted_sandboxes_take_no_place() -> None:
-    with Session(Here(), max_live=1) as session, session.sandbox():
-        session.sandbox(counted=False).start().result(60)
-
-
 def test_a_detached_sandbox_counts_until_its_session_is_closed() -> None:
     provider = Here()
     with Session(provider, max_live=1) as session:
@@ -179,12 +161,6 @@ def test_the_environment_variable_is_the_default_cap(
             wider.sandbox().start().result(60)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", float("nan"), 10**12])
-def test_an_invalid_cap_is_refused(value: int) -> None:
-    with pytest.raises(ConfigurationError, match="max_live="):
-        Session(Here(), max_live=value)
-
-
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", " "])
 def test_the_environment_variable_of_the_cap_is_checked(
     value: str, monkeypatch: pytest.MonkeyPatch
@@ -195,8 +171,6 @@ def test_the_environment_variable_of_the_cap_is_checked(
 
 
 def test_hosted_sandboxes_have_no_machine_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="use max_concurrency"):
-        Session(FakeProvider(), max_live=1)
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
     with Session(FakeProvider()) as session, session.sandbox():
         session.sandbox().start().result(60)

@@ -4,14 +4,18 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ImageNotFoundError, Session, wait
+import sandboxkit
+from sandboxkit import ConfigurationError, ImageNotFoundError, Session
 from sandboxkit.testing import FakeProvider
+from sandboxkit.tunnels import PortConnection
+from tests.pool.test_processes import Here
 
 
 @pytest.fixture(scope="module")
@@ -20,114 +24,29 @@ def session() -> Iterator[Session]:
         yield session
 
 
-# Any: what newcomers pass has not the types it should have.
-Mistake = Callable[[Any], object]
-make: Any = Session
-wait_for: Any = wait
-MISTAKES: list[tuple[str, Mistake, str]] = [
-    ("memory", lambda s: s.sandbox(memory=512), "'memory' (did you mean 'memory_mb'?)"),
-    ("cpu", lambda s: s.run(["true"], cpu=1), "'cpu' (did you mean 'cpus'?)"),
-    ("tag", lambda s: s.sandbox(tag="run:1"), "'tag' (did you mean 'tags'?)"),
-    ("envs", lambda s: make(FakeProvider(), envs={}), "did you mean 'env'?"),
-    ("provider", lambda s: make("dokcer"), "'dokcer' (did you mean 'docker'?)"),
-    ("Local", lambda s: make("Local"), "'Local' (did you mean 'local'?)"),
-    ("class", lambda s: make(FakeProvider), "use an object of the class, as FakeProvider()"),
-    ("Strict", lambda s: s.sandbox(profile="Strict"), "(did you mean 'strict'?)"),
-    ("host", lambda s: s.sandbox(network="host"), "use one of 'none', 'internet'"),
-    (
-        "network",
-        lambda s: s.sandbox(network=True),
-        "use 'none', 'internet', ['pypi.org'], or Egress(",
-    ),
-    (
-        "memory_mb",
-        lambda s: s.sandbox(memory_mb="512m"),
-        "memory_mb='512m' is not valid; use a whole",
-    ),
-    ("cpus", lambda s: s.sandbox(cpus="1"), "cpus='1' is not valid; use a positive number"),
-    ("lifetime", lambda s: s.sandbox(lifetime="1h"), "lifetime='1h' is not valid; use a positive"),
-    ("tags", lambda s: s.sandbox(tags=5), "use 'run:42', a list of such strings or a mapping"),
-    ("tag-key", lambda s: s.sandbox(tags="x y:"), "bad tag key 'x y': use 1 to 63 letters"),
-    ("files", lambda s: s.sandbox(files=["a"]), "files is a list; use a mapping such as"),
-    ("reset", lambda s: s.sandbox(reuse="reset"), "only a sandbox with profile='strict'"),
-    ("line", lambda s: s.run("ls -l"), "for a shell line use ['sh', '-c', 'ls -l']"),
-    (
-        "number",
-        lambda s: s.run(["sleep", 5]),
-        "argv holds 5; every argument must be a str, such as str(",
-    ),
-    (
-        "words",
-        lambda s: s.sandbox().exec("ls", "-l"),
-        "takes a command as one list: exec(['ls', '-l'])",
-    ),
-    (
-        "place",
-        lambda s: s.run(["ls"], "/tmp"),
-        "run() takes argv by position: pass '/tmp' and what follows by name, such as",
-    ),
-    ("lacking", lambda s: s.sandbox().exec(), "missing 1 required positional argument: 'argv'"),
-    (
-        "time_out",
-        lambda s: s.sandbox().exec(["ls"], time_out=5),
-        "exec() has no argument 'time_out' (did you mean 'timeout'?)",
-    ),
-    ("run-time_out", lambda s: s.run(["ls"], time_out=5), "(did you mean 'timeout'?)"),
-    ("empty", lambda s: s.run([]), "argv is empty: (); give at least a program"),
-    (
-        "timeout",
-        lambda s: s.run(["ls"], timeout="5"),
-        "timeout='5' is not valid; use a positive number",
-    ),
-    (
-        "negative",
-        lambda s: s.run(["ls"], timeout=-1),
-        "timeout=-1 is not valid; use a positive number",
-    ),
-    ("cwd", lambda s: s.run(["ls"], cwd="src"), "use an absolute path such as '/workspace/src'"),
-    ("env", lambda s: s.run(["ls"], env={"A": 1}), "env['A'] is a int; use a str"),
-    ("env-list", lambda s: s.run(["ls"], env=["A=1"]), "use a mapping such as {'NAME': 'value'}"),
-    ("code", lambda s: s.run_python(["print(1)"]), "is not valid; use the text of a program"),
-    ("relative", lambda s: s.sandbox().read_file("a.txt"), "such as '/workspace/a.txt'"),
-    (
-        "data",
-        lambda s: s.sandbox().write_file("/a", None),
-        "use bytes, a bytearray, a memoryview or a str",
-    ),
-    (
-        "upload",
-        lambda s: s.sandbox().upload("/nope", "/a"),
-        "cannot upload '/nope': there is no such file",
-    ),
-    ("stdin", lambda s: s.run(["true"]).stdin.write("x"), "pass stdin=True to exec()"),
-    ("patience", lambda s: s.run(["true"]).result("5"), "timeout='5' is not valid; use seconds"),
-    ("wait", lambda s: wait_for(s.run(["true"])), "use a list of operations"),
-    ("pool", lambda s: make(FakeProvider(), pool="4"), "use a number, or a tuple (least, most)"),
-    ("none", lambda s: make(FakeProvider(), max_concurrency=0), "use a whole number from 1"),
-    ("warm", lambda s: s.warm(), "make the Session with pool="),
-    ("interpreter", lambda s: s.sandbox().run_python("1"), "or use session.run_python(code)"),
-    ("adopt", lambda s: s.adopt(s.sandbox()), "start() it first"),
-]
+# Any: rows of either kind.
+MISTAKES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("mistake", "says"), [pytest.param(call, says, id=name) for name, call, says in MISTAKES]
-)
-def test_a_mistake_names_its_remedy(session: Session, mistake: Mistake, says: str) -> None:
-    with pytest.raises(ValueError, match=r".") as error:  # what ConfigurationError is
-        mistake(session)
-    assert says in str(error.value)
+class Lies(os.PathLike[str]):
+    """A path whose text is none."""
+
+    def __fspath__(self) -> Any:
+        return b"bytes"
 
 
-def test_a_closed_session_and_a_stopped_sandbox_name_the_next_one() -> None:
-    session = Session(FakeProvider())
-    sandbox = session.sandbox()
-    sandbox.stop().result(60)
-    with pytest.raises(Exception, match=r"was stopped; make a new one with session.sandbox\(\)"):
-        sandbox.exec(["true"])
-    session.close().result(60)
-    with pytest.raises(ValueError, match="is closed; make a new Session"):
-        session.run(["true"])
+async def handle(connection: PortConnection) -> None:
+    """Never run, for want of a running event loop."""
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_names_its_remedy(session: Session, name: str) -> None:
+    row = MISTAKES[name]
+    names = {"s": session, "b": session.sandbox(), "FakeProvider": FakeProvider, "Here": Here}
+    names |= {"Lies": Lies, "handle": handle}
+    says = row.get("matches") or re.escape(row["says"])
+    with pytest.raises(ConfigurationError, match=says):
+        eval(row["call"], {**vars(sandboxkit), **names})
 
 
 def test_a_live_output_says_where_the_whole_text_is(session: Session) -> None:
@@ -251,11 +170,3 @@ def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixtu
     [record] = [each for each in caplog.records if each.exc_info]
     assert record.exc_info is not None
     assert record.exc_info[1] is raised.value
-
-
-def test_an_unknown_name_without_a_near_match_suggests_none(session: Session) -> None:
-    options: dict[str, Any] = {"zzz": 1}
-    with pytest.raises(
-        ValueError, match=r"sandbox\(\) has no argument 'zzz'; the arguments are counted, image"
-    ):
-        session.sandbox(**options)

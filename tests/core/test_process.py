@@ -2,10 +2,7 @@
 
 import asyncio
 import concurrent.futures
-import signal
-import sys
 import threading
-import traceback
 
 import anyio
 import pytest
@@ -24,6 +21,7 @@ from sandboxkit import (
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit
+from tests.pool.providers import interrupt
 
 SLEEPS = ["sh", "-c", "echo started; exec sleep 1000"]
 
@@ -57,10 +55,10 @@ class Slow(FakeProvider):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.killed = threading.Event(), False
+        self.begun, self.killed = threading.Semaphore(0), False
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        self.begun.set()
+        self.begun.release()
         try:
             await asyncio.Event().wait()
         finally:
@@ -72,23 +70,12 @@ class Slow(FakeProvider):
 
 def test_ctrl_c_in_result_is_raised_once_the_command_is_dead() -> None:
     provider = Slow()
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        provider.begun.wait(60)
-        names: list[str] = []
-        while "result" not in names or names[-1] != "wait":  # it does wait, inside of result()
-            names = [f.name for f in traceback.extract_stack(sys._current_frames()[main])]
-        signal.pthread_kill(main, signal.SIGINT)
-
     with Session(provider) as session:
         process = session.run(SLEEPS)
         with pytest.raises(TimeoutError):
             process.result(0.1)
         assert not provider.killed
-        thread = threading.Thread(target=interrupt)
-        thread.start()
+        thread = interrupt(provider.begun)
         with pytest.raises(KeyboardInterrupt):
             process.result()
         assert provider.killed
@@ -101,6 +88,8 @@ def test_a_process_that_its_caller_killed_says_so() -> None:
         process = session.run(SLEEPS)
         assert next(iter(process.stdout.lines())) == "started"
         assert process.poll() is None
+        with pytest.raises(ConfigurationError, match=r"still running .* result\(\).* poll\(\)"):
+            _ = process.returncode
         process.kill()
         result = process.result(60)
         assert (result.ending, result.returncode, result.usage) == (
@@ -110,29 +99,6 @@ def test_a_process_that_its_caller_killed_says_so() -> None:
         )
         assert result.stdout == "started\n"
         assert process.returncode == process.poll() == 137
-
-
-def test_a_process_past_its_timeout_says_so() -> None:
-    with Session(FakeProvider()) as session:
-        process = session.run(SLEEPS, timeout=0.5)
-        with pytest.raises(CommandTimeoutError, match=r"timeout of 0\.5 s and was killed") as late:
-            process.result(60)
-    result = late.value.result
-    assert (result.ending, result.returncode, result.usage) == (
-        Ending.TIMED_OUT,
-        137,
-        CommandUsage(),
-    )
-    assert process.returncode == 137
-
-
-def test_a_kill_after_the_end_changes_nothing() -> None:
-    with Session(FakeProvider()) as session:
-        process = session.run(["sh", "-c", "exit 3"])
-        process.result(60)
-        process.kill()
-        assert process.result(60).ending is Ending.EXITED
-        assert process.returncode == 3
 
 
 @pytest.mark.parametrize("way", ["kill", "timeout"])
@@ -161,16 +127,6 @@ def test_a_process_that_was_not_started_has_no_status() -> None:
     for ask in (lambda: process.returncode, process.poll):
         with pytest.raises(CommandStartError):
             ask()
-
-
-def test_the_status_of_a_running_command_raises() -> None:
-    with Session(FakeProvider()) as session:
-        process = session.run(SLEEPS)
-        assert process.poll() is None
-        with pytest.raises(ConfigurationError, match=r"still running .* result\(\).* poll\(\)"):
-            _ = process.returncode
-        process.kill()
-        assert process.result(60).returncode == process.returncode == process.poll() == 137
 
 
 def test_a_loop_over_poll_ends_with_a_cancelled_command() -> None:

@@ -24,6 +24,7 @@ from sandboxkit import (
 from sandboxkit._states import State
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.conformance._base import until
 from tests.core.test_max_live import Here, line_of, process
 from tests.pool.providers import Counting, Gated
 
@@ -54,11 +55,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _machine_semaphore._forget()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def eventually(condition: Callable[[], bool]) -> None:
+    until(condition, "it happens", SOON)
 
 
 def vanish(session: Session, sandbox: Sandbox) -> None:
@@ -66,14 +64,6 @@ def vanish(session: Session, sandbox: Sandbox) -> None:
     assert sandbox.id is not None
     # The provider is used on the background loop alone.
     Operation(session._provider.delete(sandbox.id)).result(SOON)
-
-
-def test_a_lifetime_that_is_over_frees_the_room() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        first = session.sandbox(lifetime=0.5).start().result(SOON)
-        assert session.run(TRUE).result(SOON).returncode == 0
-        with pytest.raises(SandboxNotFoundError):
-            first.exec(TRUE).result(SOON)
 
 
 def test_a_sandbox_that_nobody_uses_and_that_vanished_frees_the_room() -> None:
@@ -88,7 +78,7 @@ def test_a_call_that_finds_its_sandbox_gone_frees_the_room() -> None:
         vanish(session, sandbox)
         with pytest.raises(SandboxNotFoundError):
             sandbox.exec(TRUE).result(SOON)
-        wait_for(lambda: "has ended by itself" in repr(sandbox))
+        eventually(lambda: "has ended by itself" in repr(sandbox))
 
 
 def test_a_live_sandbox_keeps_its_room() -> None:
@@ -106,7 +96,7 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
     with Session(provider, max_concurrency=1) as session:
         assert session.run(TRUE).result(SOON).returncode == 0
         second = session.run(TRUE)
-        wait_for(lambda: provider.attempts > 2)
+        eventually(lambda: provider.attempts > 2)
         assert not second.done()
         provider.broken = False
         assert second.result(SOON).returncode == 0
@@ -120,7 +110,7 @@ def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
             broken.start().result(SOON)
         assert provider._boxes
         provider.broken = False
-        wait_for(lambda: not provider._boxes)
+        eventually(lambda: not provider._boxes)
         assert session.run(TRUE).result(SOON).returncode == 0
 
 
@@ -136,13 +126,13 @@ def test_remains_without_room_may_be_started_again_and_given_up() -> None:
             life.lost()
 
         Operation(end_and_lose()).result(SOON)
-        wait_for(lambda: life.state is State.LEFT_OVER)
+        eventually(lambda: life.state is State.LEFT_OVER)
         with session.sandbox() as holder:
             holder.start().result(SOON)
             again = sandbox.start()
-            wait_for(lambda: life.state is State.QUEUED)
+            eventually(lambda: life.state is State.QUEUED)
             again.cancel()
-            wait_for(lambda: life.state is State.LEFT_OVER)
+            eventually(lambda: life.state is State.LEFT_OVER)
             provider.broken = False
         assert sandbox.exec(TRUE).result(SOON).returncode == 0
     assert not provider._boxes
@@ -182,15 +172,6 @@ def test_a_creation_that_is_too_slow_is_undone() -> None:
             session.sandbox(start_timeout=0.5).start().result(SOON)
         assert provider.undone.acquire(timeout=SOON)
         assert not session._context.lives
-
-
-def test_a_start_whose_time_is_over_before_it_begins_raises_the_typed_error() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        sandbox = session.sandbox(start_timeout=1e-9)
-        with pytest.raises(SandboxError, match="start_timeout=1e-09 s"):
-            sandbox.start().result(SOON)
-        assert not session._context.lives
-        assert session.run(TRUE).result(SOON).returncode == 0
 
 
 def test_a_deadline_covers_the_wait_for_room() -> None:
@@ -240,15 +221,6 @@ def test_other_processes_are_named_with_their_places(state: None) -> None:
         child.communicate("\n", timeout=SOON)
 
 
-def test_other_sessions_of_this_process_are_said_to_have_the_places(state: None) -> None:
-    with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
-        other.sandbox().start().result(SOON)
-        with pytest.raises(
-            NoRoomError, match=r"max_live=1, of which this process has 1; this .* 0"
-        ):
-            session.run(TRUE, start_timeout=0.5).result(SOON)
-
-
 def test_a_long_wait_for_room_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -257,7 +229,7 @@ def test_a_long_wait_for_room_is_logged(
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.sandbox().start()
-        wait_for(lambda: any(each.name == "sandboxkit" for each in caplog.records))
+        eventually(lambda: any(each.name == "sandboxkit" for each in caplog.records))
         with pytest.raises(TimeoutError):
             waiting.result(2)  # in which it would be logged again
         report = session.explain()
@@ -274,13 +246,30 @@ def test_a_long_wait_for_room_is_logged(
     assert "max_concurrency=1" in report
 
 
-@pytest.mark.parametrize("pool", [None, 2])
+def test_other_sessions_of_this_process_are_said_to_have_the_places(state: None) -> None:
+    with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
+        other.sandbox().start().result(SOON)
+        with pytest.raises(
+            NoRoomError, match=r"max_live=1, of which this process has 1; this .* 0"
+        ):
+            session.run(TRUE, start_timeout=0.5).result(SOON)
+
+
+def test_a_start_whose_time_is_over_before_it_begins_raises_the_typed_error() -> None:
+    with Session(FakeProvider(), max_concurrency=1) as session:
+        sandbox = session.sandbox(start_timeout=1e-9)
+        with pytest.raises(SandboxError, match="start_timeout=1e-09 s"):
+            sandbox.start().result(SOON)
+        assert not session._context.lives
+        assert session.run(TRUE).result(SOON).returncode == 0
+
+
 def test_a_moving_queue_logs_no_warning(
-    pool: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
     caplog.set_level(logging.WARNING, "sandboxkit")
-    with Session(FakeProvider(), max_concurrency=2, pool=pool) as session:
+    with Session(FakeProvider(), max_concurrency=2) as session:
         moved = [time.monotonic()]
         runs = [session.run(["sleep", "0.3"]) for _ in range(20)]
         for each in runs:
@@ -295,7 +284,7 @@ def test_a_pending_call_says_what_it_waits_for() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.run(["echo", "hello"])
-        wait_for(lambda: "waits for room" in repr(waiting))
+        eventually(lambda: "waits for room" in repr(waiting))
         assert re.fullmatch(
             r"<Process 'echo hello' pending: sandbox \(never started\) waits for room "
             r"\(for \d+ s, made at test_room\.py:\d+\)>",
@@ -311,7 +300,7 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
     session = Session(provider)
     session.sandbox().start().result(SOON)
     # It has looked, and found nothing to do.
-    wait_for(lambda: session._reconciler._timer is None)
+    eventually(lambda: session._reconciler._timer is None)
     with pytest.raises(ExceptionGroup, match="could not be stopped"):
         session.close().result(SOON)
     attempts = provider.attempts

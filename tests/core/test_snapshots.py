@@ -1,10 +1,10 @@
 """Snapshots and forks in the core: bad input, partial failures, cancellation, and what a notebook shows."""
 
 import queue
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 
+import anyio
 import pytest
 
 from sandboxkit import (
@@ -15,11 +15,11 @@ from sandboxkit import (
     SandboxError,
     SandboxTerminatedError,
     Session,
-    Snapshot,
 )
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._states import State
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
 
@@ -30,31 +30,6 @@ async def stored(provider: FakeProvider) -> list[SnapshotInfo]:
 def left(provider: FakeProvider) -> tuple[int, int]:
     """How many sandboxes and snapshots there are."""
     return len(provider._boxes), len(Operation(stored(provider)).result(60))
-
-
-def test_bad_input_is_refused_before_anything_starts() -> None:
-    provider = FakeProvider()
-    with Session(provider) as session:
-        sandbox = session.sandbox()
-        for call, words in (
-            (lambda: sandbox.snapshot(ttl=0), "ttl=0"),
-            (lambda: sandbox.snapshot(kind="disk"), "kind='disk'"),  # type: ignore[arg-type]
-            (lambda: sandbox.snapshot(tags="sandboxkit.owner:me"), "reserved"),
-            (lambda: sandbox.fork(0), "n=0"),
-            (lambda: session.sandbox(snapshot=3), "snapshot=3"),  # type: ignore[arg-type]
-            (lambda: Snapshot(), r"sandbox\.snapshot\(\)"),  # type: ignore[call-arg]
-        ):
-            with pytest.raises(ConfigurationError, match=words):
-                call()
-        with pytest.raises(ConfigurationError, match="reset"):
-            session.sandbox(snapshot="x", reuse="reset", profile="strict")
-    with Session(provider, pool=1) as pooled:
-        reset = pooled.sandbox(reuse="reset", profile="strict")
-        with pytest.raises(ConfigurationError, match="reuse='reset'"):
-            reset.snapshot()
-        with pytest.raises(ConfigurationError, match="reuse='reset'"):
-            reset.fork(1)
-    assert left(provider) == (0, 0)
 
 
 def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
@@ -109,15 +84,13 @@ def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
         forks = sandbox.fork(2).result(60)
         more = session.sandbox()
         start = more.start()
-        deadline = time.monotonic() + 60
-        while more._life.state is not State.QUEUED:
-            assert time.monotonic() < deadline, session.explain()
-            time.sleep(0.001)
+        until(lambda: more._life.state is State.QUEUED, "it waits for room", 60)
         assert not start.done()
         for each in forks:
             assert isinstance(each, Sandbox)
-            each.stop().result(60)
+        forks[0].stop().result(60)  # type: ignore[union-attr]  # it is a sandbox
         start.result(60)
+        assert left(provider) == (3, 1)
     assert left(provider) == (0, 0)
 
 
@@ -125,8 +98,6 @@ class StartsSlowly(FakeProvider):
     """A start from a snapshot takes a minute."""
 
     async def create(self, spec: SandboxSpec) -> str:
-        import anyio
-
         if spec.snapshot is not None:
             await anyio.sleep(60)
         return await super().create(spec)
@@ -136,10 +107,9 @@ def test_a_cancelled_fork_leaves_nothing() -> None:
     provider = StartsSlowly()
     with Session(provider) as session, session.sandbox() as sandbox:
         forking = sandbox.fork(3)
-        while left(provider) != (1, 1):
-            time.sleep(0.01)
+        until(lambda: left(provider) == (1, 1), "it has a snapshot", 60)
         forking.cancel()
-        until_only_the_first_is_left(provider)
+        until(lambda: left(provider) == (1, 0), "nothing is left", 60)
 
 
 def test_a_fork_that_succeeds_just_as_it_is_cancelled_leaves_nothing(
@@ -162,22 +132,7 @@ def test_a_fork_that_succeeds_just_as_it_is_cancelled_leaves_nothing(
         given.put(forking)
         with pytest.raises(CancelledError):
             forking.result(60)
-        until_only_the_first_is_left(provider)
-
-
-def until_only_the_first_is_left(provider: FakeProvider) -> None:
-    end = time.monotonic() + 60
-    while left(provider) != (1, 0):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def test_closing_the_session_ends_the_forks_and_their_snapshot() -> None:
-    provider = FakeProvider()
-    with Session(provider) as session:
-        session.sandbox().fork(2).result(60)
-        assert left(provider) == (3, 1)
-    assert left(provider) == (0, 0)
+        until(lambda: left(provider) == (1, 0), "nothing is left", 60)
 
 
 def test_a_notebook_shows_a_snapshot() -> None:

@@ -4,7 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,10 @@ STDLIB = sys.stdlib_module_names
 CORE = sorted(
     path for part in (".", "display") for path in (ROOT / "sandboxkit" / part).glob("*.py")
 )
-CLI = sorted((ROOT / "sandboxkit" / "cli").rglob("*.py"))
-TESTING = sorted((ROOT / "sandboxkit" / "testing").rglob("*.py"))
-PROVIDERS = sorted((ROOT / "providers").rglob("*.py"))
-INTEGRATIONS = sorted((ROOT / "integrations").rglob("*.py"))
-EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+CLI, TESTING, PROVIDERS, INTEGRATIONS, EXAMPLES = (
+    sorted((ROOT / folder).rglob("*.py"))
+    for folder in ("sandboxkit/cli", "sandboxkit/testing", "providers", "integrations", "examples")
+)
 SHARED_TOOLS = (
     "_extras",
     "_lines",
@@ -31,6 +30,7 @@ SHARED_TOOLS = (
     "_tools",
     "_training",
 )
+SHARED_BY_PROVIDERS = ("_agent", "_error_rules", "_gvisor", "_hosted", "_rules")
 SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 
@@ -62,78 +62,70 @@ def offenders(paths: list[Path], wrong: Callable[[Path], Collection[str]]) -> di
     return {path: names for path, names in found.items() if names}
 
 
-def test_the_core_uses_anyio_alone_and_knows_no_provider() -> None:
-    def wrong(path: Path) -> set[str]:
-        others = ["sandboxkit.providers", "sandboxkit.integrations", "sandboxkit.testing"]
-        if path.name != "__main__.py":
-            others.append("sandboxkit.cli")
-        return (third_party(path) - {"anyio"}) | {n for n in imports(path) if under(n, *others)}
+def wrong_in_the_core(path: Path) -> set[str]:
+    others = ["sandboxkit.providers", "sandboxkit.integrations", "sandboxkit.testing"]
+    if path.name != "__main__.py":
+        others.append("sandboxkit.cli")
+    return (third_party(path) - {"anyio"}) | {n for n in imports(path) if under(n, *others)}
 
-    assert offenders(CORE, wrong) == {}
+
+def wrong_on_the_core(path: Path) -> set[str]:
+    others = ("sandboxkit.providers", "sandboxkit.integrations")
+    added = "rich" if path in CLI else "pytest"
+    return (third_party(path) - {"anyio", added}) | {n for n in imports(path) if under(n, *others)}
+
+
+def wrong_in_a_provider(path: Path) -> set[str]:
+    own = (path.relative_to(ROOT).parts[1], *SHARED_BY_PROVIDERS)
+    known = (*SPI, *(f"sandboxkit.providers.{name}" for name in own))
+    names = {name for name in imports(path) if under(name, "sandboxkit")}
+    return {name for name in names if not under(name, *known)} - {"sandboxkit.providers"}
+
+
+def wrong_in_an_integration(path: Path) -> set[str]:
+    # An integration has its own private modules, and the tools that several share.
+    inside = path in INTEGRATIONS
+    tops = (*path.relative_to(ROOT).parts[1:2], *SHARED_TOOLS) if inside else ()
+    own = [f"sandboxkit.integrations.{top}" for top in tops]
+    ours = {name for name in imports(path) if under(name, "sandboxkit")}
+    private = {name for name in ours if any(part[0] == "_" for part in name.split("."))}
+    others = ("sandboxkit.providers", "examples") if inside else ("sandboxkit.providers",)
+    return {name for name in private if not under(name, *own)} | {
+        name for name in imports(path) if under(name, *others)
+    }
 
 
 @pytest.mark.parametrize(
-    ("paths", "added"), [(CLI, "rich"), (TESTING, "pytest")], ids=["command line", "testing"]
+    ("paths", "wrong"),
+    [
+        pytest.param(CORE, wrong_in_the_core, id="core: anyio alone, and no provider"),
+        pytest.param(CLI, wrong_on_the_core, id="command line: rich, and no provider"),
+        pytest.param(TESTING, wrong_on_the_core, id="testing: pytest, and no provider"),
+        pytest.param(PROVIDERS, wrong_in_a_provider, id="providers: the contract"),
+        pytest.param(
+            [*INTEGRATIONS, *EXAMPLES], wrong_in_an_integration, id="integrations: public names"
+        ),
+    ],
 )
-def test_what_stands_on_the_core_adds_one_library_and_knows_no_provider(
-    paths: list[Path], added: str
+def test_a_layer_imports_only_what_it_may_know(
+    paths: list[Path], wrong: Callable[[Path], Collection[str]]
 ) -> None:
-    def wrong(path: Path) -> set[str]:
-        others = ("sandboxkit.providers", "sandboxkit.integrations")
-        names = {name for name in imports(path) if under(name, *others)}
-        return (third_party(path) - {"anyio", added}) | names
-
     assert offenders(paths, wrong) == {}
-
-
-def test_a_provider_knows_the_contract_and_what_providers_share() -> None:
-    def wrong(path: Path) -> set[str]:
-        own = f"sandboxkit.providers.{path.relative_to(ROOT).parts[1]}"
-        names = ("_agent", "_error_rules", "_gvisor", "_hosted", "_rules")
-        shared = [f"sandboxkit.providers.{name}" for name in names]
-        known = {"sandboxkit.providers"}
-        known |= {name for name in imports(path) if under(name, *SPI, *shared, own)}
-        return {name for name in imports(path) if under(name, "sandboxkit")} - known
-
-    assert offenders(PROVIDERS, wrong) == {}
-
-
-def test_integrations_and_examples_use_public_names_and_no_provider() -> None:
-    def wrong(path: Path) -> list[str]:
-        # An integration's own private modules, and the tools that several share.
-        tops = (*path.relative_to(ROOT).parts[1:2], *SHARED_TOOLS)
-        own = [f"sandboxkit.integrations.{top}" for top in tops]
-        inside = path in INTEGRATIONS
-        return [
-            name
-            for name in imports(path)
-            if under(name, "sandboxkit.providers")
-            or (inside and under(name, "examples"))
-            or (private(name) and not (inside and under(name, *own)))
-        ]
-
-    def private(name: str) -> bool:
-        return under(name, "sandboxkit") and any(part[0] == "_" for part in name.split("."))
-
-    assert offenders([*INTEGRATIONS, *EXAMPLES], wrong) == {}
 
 
 def test_all_offenders_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    paths = [tmp_path / f"{number}.py" for number in range(4)]
-    for path, code in zip(
-        paths, ("import anyio", "import rich", "import os", "from rich import text"), strict=True
-    ):
+    codes = ("import anyio", "import rich", "import sandboxkit.cli", "import os")
+    paths = [tmp_path / f"{number}.py" for number in range(len(codes))]
+    for path, code in zip(paths, codes, strict=True):
         path.write_text(code)
-    found = offenders(paths, lambda path: third_party(path) - {"anyio"})
-    assert found == {"1.py": ["rich"], "3.py": ["rich"]}
+    found = {"1.py": ["rich"], "2.py": ["sandboxkit.cli"]}
+    assert offenders(paths, wrong_in_the_core) == found
 
 
 def test_what_trainers_share_knows_none_of_them_and_needs_no_library() -> None:
-    trainers = [
-        f"sandboxkit.integrations.{name}"
-        for name in ("art", "grpo", "trainers", "trl", "verifiers")
-    ]
+    names = ("art", "grpo", "trainers", "trl", "verifiers")
+    trainers = [f"sandboxkit.integrations.{name}" for name in names]
     shared = sorted((ROOT / "integrations" / "_training").glob("*.py"))
     assert offenders(shared, third_party) == {}
     for path in (*shared, *(ROOT / "integrations" / "trl").glob("*.py")):
@@ -148,8 +140,9 @@ def test_training_libraries_stay_in_integrations_one_example_and_the_toys() -> N
         assert not {"torch", "vllm", "trl", "transformers", "tests"} & third_party(path), path
 
 
-def test_no_module_imports_itself_through_others_not_even_within_a_function() -> None:
-    """An import `if TYPE_CHECKING` does not count: a Sandbox returns a Terminal, which keeps it."""
+@pytest.mark.parametrize("types", [False, True], ids=["at run time", "for types, too"])
+def test_no_module_imports_itself_through_others_not_even_within_a_function(types: bool) -> None:
+    """Imports for types may make a circle beyond the core's files and the providers."""
     modules = {}
     for path in (
         path
@@ -158,17 +151,20 @@ def test_no_module_imports_itself_through_others_not_even_within_a_function() ->
     ):
         parts = path.relative_to(ROOT).with_suffix("").parts
         parts = parts if parts[0] == "sandboxkit" else ("sandboxkit", *parts)
-        modules[".".join(parts).removesuffix(".__init__")] = path
-    assert len(modules) > 300
-    graph = {name: needed(path, modules) - {name} for name, path in modules.items()}
+        if not types or path.parent == ROOT / "sandboxkit" or path in PROVIDERS:
+            modules[".".join(parts).removesuffix(".__init__")] = path
+    assert len(modules) > (150 if types else 300)
+    graph = {
+        name: needed(path.read_text(), modules, types) - {name} for name, path in modules.items()
+    }
     # Raises CycleError, which names the modules of a circle in their order.
     TopologicalSorter(graph).prepare()
 
 
-def needed(path: Path, modules: Collection[str]) -> set[str]:
+def needed(code: str, modules: Collection[str], types: bool) -> set[str]:
     """The modules, of these, that a file imports when it is imported or later."""
     found: set[str] = set()
-    nodes: list[ast.AST] = [parse(path.read_text())]
+    nodes: list[ast.AST] = [parse(code)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):
@@ -177,11 +173,27 @@ def needed(path: Path, modules: Collection[str]) -> set[str]:
             # What is no module of the package is defined in the package's own file.
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names if names <= set(modules) else {*names, str(node.module)}
-        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        elif not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             nodes += node.orelse
         else:
             nodes += ast.iter_child_nodes(node)
     return found & set(modules)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pack.b",
+        "from pack import b",
+        "from pack.b import name",
+        "def f():\n    from pack import b",
+        "if TYPE_CHECKING:\n    from pack.b import name",
+    ],
+)
+def test_a_circle_is_found_however_it_is_imported(code: str) -> None:
+    graph = {"pack.a": needed(code, {"pack.a", "pack.b"}, True), "pack.b": {"pack.a"}}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph).prepare()
 
 
 def test_nothing_imports_the_folders_past_the_package() -> None:
@@ -189,26 +201,14 @@ def test_nothing_imports_the_folders_past_the_package() -> None:
     for path in (*ours, *(ROOT / "tests").rglob("*.py")):
         wrong = [name for name in imports(path) if under(name, "providers", "integrations")]
         assert not wrong, path
-
-
-def test_the_linked_folders_are_committed_as_links() -> None:
     for name in ("providers", "integrations"):
-        link = ROOT / "sandboxkit" / name
-        assert link.is_symlink()
-        assert link.readlink() == Path("..", name)
+        assert (ROOT / "sandboxkit" / name).readlink() == Path("..", name)
 
 
 def test_importing_the_core_loads_anyio_and_the_standard_library_alone() -> None:
-    def loaded(statement: str) -> set[str]:
-        code = (
-            f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
-        return set(done.stdout.split())
-
-    ours = loaded("import sandboxkit") - loaded("pass") - STDLIB
+    code = "import sys; before = {*sys.modules}; import sandboxkit; print(*{*sys.modules} - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ours = {name.partition(".")[0] for name in done.stdout.split()} - STDLIB
     assert ours - {"idna", "sniffio", "typing_extensions"} == {"anyio", "sandboxkit"}  # anyio's own
 
 

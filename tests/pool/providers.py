@@ -2,19 +2,49 @@
 
 import asyncio
 import shutil
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from traceback import extract_stack
+from typing import ClassVar, TypeVar
 
-from sandboxkit import Session
+from sandboxkit import Operation, Session
 from sandboxkit.errors import SandboxError, SandboxNotCleanError
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit, Interpreter, PoolStats, SandboxSpec
 
 DEADLINE = 60.0
+T = TypeVar("T")
+
+
+def on_the_loop(call: Callable[[], T]) -> T:
+    """Make a call on the background loop, after what is there already."""
+
+    async def run() -> T:
+        return call()
+
+    return Operation(run()).result(DEADLINE)
+
+
+def interrupt(begun: threading.Semaphore) -> threading.Thread:
+    """Send this program's first thread a Ctrl-C once `begun` and while it waits for a result."""
+    first = threading.main_thread().ident
+    assert first is not None
+
+    def send() -> None:
+        assert begun.acquire(timeout=DEADLINE)
+        names: list[str] = []
+        while "result" not in names or names[-1] != "wait":
+            names = [frame.name for frame in extract_stack(sys._current_frames()[first])]
+        signal.pthread_kill(first, signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
 
 
 class Counting(FakeProvider):
@@ -36,21 +66,31 @@ class Counting(FakeProvider):
 
 
 class Gated(Counting):
-    """Holds each creation until the gate is open, and tells of those that were cancelled."""
+    """Holds each creation, at its beginning or at its end, until the gate is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_end: bool = False) -> None:
         super().__init__()
         self.entered, self.undone = threading.Semaphore(0), threading.Semaphore(0)
         self.gate = asyncio.Event()
+        self.at_end = at_end
+        self.creates = 0
+
+    def open(self) -> None:
+        """Let every creation go on."""
+        on_the_loop(self.gate.set)
 
     async def create(self, spec: SandboxSpec) -> str:
+        self.creates += 1
+        sandbox_id = await super().create(spec) if self.at_end else ""
         self.entered.release()
         try:
             await self.gate.wait()
         except BaseException:
+            if sandbox_id:
+                await self.delete(sandbox_id)
             self.undone.release()
             raise
-        return await super().create(spec)
+        return sandbox_id or await super().create(spec)
 
 
 class Resetting(Counting):

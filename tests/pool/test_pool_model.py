@@ -21,6 +21,8 @@ from sandboxkit import (
 )
 from sandboxkit.errors import CapacityError, ProviderUnavailableError, SandboxNotCleanError
 from sandboxkit.options import SpecOptions
+from sandboxkit.provider import Provider
+from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
 from tests.pool.providers import Resetting
 
@@ -42,41 +44,38 @@ class Machine:
         self.faults: set[str] = set()
 
 
-class OfMachine(Resetting):
-    """A backend on this machine that fails as its machine says."""
+class OfMachine(Provider):
+    """Fails as its machine says, beside the class that it is mixed with."""
 
     on_this_machine: ClassVar[bool] = True
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
         self.machine = machine
-        self.mine = 0
-        self.my_most = 0
-
-    def _count(self) -> None:
-        counted = [each for each, counts in self.machine.alive.items() if counts]
-        self.machine.most = max(self.machine.most, len(counted))
-        self.my_most = max(self.my_most, sum(each in self._boxes for each in counted))
+        self.mine: set[str] = set()
+        self.used: set[str] = set()
 
     async def create(self, spec: SandboxSpec) -> str:
         if "create" in self.machine.faults:
             raise ProviderUnavailableError("the connection was reset")
         if "full" in self.machine.faults:
             raise CapacityError("no room for now")
-        sandbox_id = await super().create(spec)
+        sandbox_id = await super().create(spec)  # type: ignore[safe-super]  # of the class beside it
+        self.mine.add(sandbox_id)
         self.machine.alive[sandbox_id] = spec.env != APART
-        self._count()
+        self.machine.most = max(self.machine.most, sum(self.machine.alive.values()))
         return sandbox_id
 
     async def delete(self, sandbox_id: str) -> None:
         if "delete" in self.machine.faults:
             raise ProviderUnavailableError("the connection was reset")
-        await super().delete(sandbox_id)
+        await super().delete(sandbox_id)  # type: ignore[safe-super]  # of the class beside it
         self.machine.alive.pop(sandbox_id, None)
 
     async def reset(self, sandbox_id: str) -> None:
-        if "reset" in self.machine.faults and sandbox_id in self.inventories:
+        if "reset" in self.machine.faults and sandbox_id in self.used:
             raise SandboxNotCleanError("/workspace", sandbox_id=sandbox_id)
+        self.used.add(sandbox_id)  # the first call notes what is there
         await super().reset(sandbox_id)
 
     async def ready(self, sandbox_id: str) -> bool:
@@ -85,8 +84,18 @@ class OfMachine(Resetting):
         return await super().ready(sandbox_id)
 
 
+class Folders(OfMachine, Resetting):
+    """Folders of this machine."""
+
+
+class Real(OfMachine, LocalProvider):
+    """Real sandboxes."""
+
+
 class Pools(RuleBasedStateMachine):
     """Two sessions; each sandbox has a file with its own name and one of three environments."""
+
+    kind: type[OfMachine] = Folders
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +137,7 @@ class Pools(RuleBasedStateMachine):
             least, most = pool if isinstance(pool, tuple) else (0, pool)
             pool = (min(least, self.own), min(most, self.own))
         session = Session(
-            OfMachine(self.machine),
+            self.kind(self.machine),
             max_concurrency=self.own,
             max_live=self.shared,
             pool=pool,
@@ -173,6 +182,11 @@ class Pools(RuleBasedStateMachine):
         time.sleep(moment)
         starting.cancel()
 
+    @rule(which=which, env=env)
+    def start_with_a_limit(self, which: int, env: int) -> None:
+        options: SpecOptions = {"env": {"A": str(env)}, "start_timeout": 0.05}
+        self.pending.append(self.sessions[which].run(["true"], **options))
+
     @rule(which=which, moment=st.floats(0, 0.03))
     def adopt_and_give_up(self, which: int, moment: float) -> None:
         other = next((box for box in self.boxes.values() if box.id is not None), None)
@@ -209,7 +223,7 @@ class Pools(RuleBasedStateMachine):
         for session in self.sessions:
             provider = session._provider
             assert isinstance(provider, OfMachine)
-            if sandbox_id in provider._boxes:
+            if sandbox_id in provider.mine:
                 Operation(provider.delete(sandbox_id)).result(SOON)
 
     @rule(fault=st.sampled_from(FAULTS))
@@ -279,12 +293,24 @@ class Pools(RuleBasedStateMachine):
         assert time.monotonic() - began < SOON, self.explained()
 
 
-TestPools = pytest.mark.timeout(600)(Pools.TestCase)
-TestPools.settings = settings(
-    max_examples=int(os.environ.get("SANDBOXKIT_POOL_EXAMPLES", "12")),
-    stateful_step_count=20,
-    deadline=None,
+class RealPools(Pools):
+    kind = Real
+
+
+def limits(examples: int, steps: int) -> settings:
     # The moments of starts and ends decide, so a smaller example seldom fails again.
-    phases=(Phase.reuse, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
-)
+    phases = (Phase.reuse, Phase.generate)
+    slow = [HealthCheck.too_slow]
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        phases=phases,
+        suppress_health_check=slow,
+    )
+
+
+TestPools = pytest.mark.timeout(600)(Pools.TestCase)
+TestPools.settings = limits(int(os.environ.get("SANDBOXKIT_POOL_EXAMPLES", "12")), 20)
+TestRealPools = pytest.mark.timeout(900)(RealPools.TestCase)
+TestRealPools.settings = limits(8, 15)

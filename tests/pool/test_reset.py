@@ -1,20 +1,17 @@
 """Sandboxes that serve one job after another: reset in between, or thrown away."""
 
-import asyncio
-
 import pytest
 
 from sandboxkit import (
     ConfigurationError,
     Interpreter,
-    Operation,
     SandboxTerminatedError,
     Session,
     _balance,
     _pool,
 )
 from sandboxkit._balance import Preparation
-from tests.pool.providers import DEADLINE, Counting, Resetting, settled, until
+from tests.pool.providers import DEADLINE, Counting, Resetting, on_the_loop, settled, until
 
 JOB = ["sh", "-c", "ls; cat mine; echo 1 >theirs"]
 
@@ -93,10 +90,6 @@ def test_a_sandbox_not_proven_clean_is_replaced(
         assert len(provider.created) == 2
 
 
-async def _set(event: asyncio.Event) -> None:
-    event.set()
-
-
 def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox() -> None:
     provider = Resetting()
     with session_of(provider) as session:
@@ -107,7 +100,7 @@ def test_a_start_that_waits_for_a_failed_reset_gets_another_sandbox() -> None:
         second = session.sandbox(counted=False)
         starting = second.start()
         until(session, lambda stats: stats.waiting == 1)
-        Operation(_set(provider.fail)).result(DEADLINE)
+        on_the_loop(provider.fail.set)
         starting.result(DEADLINE)
         assert second.id != first.id
         second.stop().result(DEADLINE)
