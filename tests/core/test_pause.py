@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import anyio
 import pytest
@@ -15,34 +17,7 @@ from sandboxkit.testing.conformance._base import token, until
 from tests.docker_here import TEST_IMAGE, require_docker
 
 _SECONDS = 60.0
-_OWNER = """
-import sys, time
-from sandboxkit import Session
-session = Session(sys.argv[1], tags={"pause": sys.argv[2]})
-for lifetime in (3600.0, float(sys.argv[3])):
-    sandbox = session.sandbox(lifetime=lifetime).start().result()
-    process = sandbox.exec(["sh", "-c", "(setsid sleep 600 &) ; echo ready; sleep 600"])
-    next(iter(process.stdout.lines()))
-    sandbox.pause().result()
-    assert sandbox.status().result().state == "paused"
-print("paused", flush=True)
-time.sleep(600)
-"""
-_FORKS = """
-import os, signal, threading
-if not (stopped := os.fork()):
-    os.kill(os.getpid(), signal.SIGSTOP)
-    os._exit(0)
-os.waitpid(stopped, os.WUNTRACED)
-print("ready", flush=True)
-threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
-while True:
-    if not os.fork():
-        if not os.fork():
-            sum(range(10_000))
-        os._exit(0)
-    os.wait()
-"""
+_PROGRAMS = tomllib.loads(Path(__file__).with_name("pause.toml").read_text())
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -60,7 +35,9 @@ def test_it_ends_with_its_lifetime_and_with_its_owner(backend: str) -> None:
         return len(Sandbox.list({"pause": mark}, provider=backend).result(_SECONDS))
 
     owner = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, backend, mark, "8"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _PROGRAMS["owner"], backend, mark, "8"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert owner.stdout is not None
@@ -75,7 +52,7 @@ def test_it_ends_with_its_lifetime_and_with_its_owner(backend: str) -> None:
 
 def test_every_process_stands_still_and_another_session_resumes_it(backend: str) -> None:
     with Session(backend) as session, session.sandbox() as sandbox, Session(backend) as other:
-        storm = sandbox.exec(["python3", "-c", _FORKS])
+        storm = sandbox.exec(["python3", "-c", _PROGRAMS["forks"]])
         next(iter(storm.stdout.lines()))
         sandbox.pause().result(_SECONDS)
         before = sandbox.usage().result(_SECONDS)

@@ -7,8 +7,9 @@ import shutil
 import tarfile
 import threading
 import tracemalloc
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from sandboxkit import Operation, Sandbox, SandboxFileError, Session, _exec_file
 from sandboxkit.testing import FakeProvider
 from sandboxkit.transfers._archive import DownloadLimits, Transfer, unpack
 from sandboxkit.types import SandboxSpec
+from tests.core.test_transfer import add
 
 MB = 1 << 20
 LIMITS = DownloadLimits(MB, 100)
@@ -28,7 +30,7 @@ PEAK = 16 * MB
 class Sent:
     """A stream that counts what was taken of it."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, pieces: Iterable[bytes]) -> None:
         self.taken = 0
         self._pieces = pieces
 
@@ -38,24 +40,15 @@ class Sent:
             yield piece
 
 
-def receive(
-    pieces: Iterator[bytes], target: Path, *, single: bool = False, limits: DownloadLimits = LIMITS
-) -> Transfer:
-    stream = Sent(pieces).stream()
-    return Operation(unpack(stream, os.fspath(target), single=single, limits=limits)).result(60)
+def receive(sent: Sent, target: Path, *, single: bool = False) -> Transfer:
+    unpacking = unpack(sent.stream(), os.fspath(target), single=single, limits=LIMITS)
+    return Operation(unpacking).result(60)
 
 
-def header(name: str, kind: bytes, size: int, **more: object) -> bytes:
+def header(name: str, kind: bytes, size: int) -> bytes:
     member = tarfile.TarInfo(name)
     member.type, member.size = kind, size
-    for field, value in more.items():
-        setattr(member, field, value)
     return member.tobuf(tarfile.GNU_FORMAT)
-
-
-def endless(size: int) -> Iterator[bytes]:
-    for _ in range(size // MB):
-        yield bytes(MB)
 
 
 def archive(build: Callable[[tarfile.TarFile], None], form: int = tarfile.PAX_FORMAT) -> bytes:
@@ -65,24 +58,12 @@ def archive(build: Callable[[tarfile.TarFile], None], form: int = tarfile.PAX_FO
     return buffer.getvalue()
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(data)
-    tar.addfile(member, io.BytesIO(data))
-
-
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_an_extended_header_of_300_mb_is_not_read(tmp_path: Path, kind: bytes) -> None:
-    def pieces() -> Iterator[bytes]:
-        yield header("long", kind, 300 * MB)
-        yield from endless(300 * MB)
-
-    sent = Sent(pieces())
+    sent = Sent(chain([header("long", kind, 300 * MB)], repeat(bytes(MB), 300)))
     tracemalloc.start()
     with pytest.raises(SandboxFileError, match="extended headers"):
-        Operation(unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)).result(
-            60
-        )
+        receive(sent, tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sent.taken < PEAK
@@ -91,42 +72,31 @@ def test_an_extended_header_of_300_mb_is_not_read(tmp_path: Path, kind: bytes) -
 
 @pytest.mark.parametrize("size", [0, 60_000])
 def test_extended_headers_without_a_member_are_bounded(tmp_path: Path, size: int) -> None:
-    def pieces() -> Iterator[bytes]:
-        while True:
-            yield header("long", b"g", size) + bytes(-(-size // 512) * 512)
-
-    sent = Sent(pieces())
+    sent = Sent(repeat(header("long", b"g", size) + bytes(-(-size // 512) * 512)))
     with pytest.raises(SandboxFileError, match="extended headers"):
-        Operation(unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)).result(
-            60
-        )
+        receive(sent, tmp_path)
     assert sent.taken < PEAK
 
 
 def test_long_names_count_against_the_limits(tmp_path: Path) -> None:
-    def pieces() -> Iterator[bytes]:
-        while True:
-            yield header("long", b"L", 60_000) + b"n" * 60_416 + header("short", b"2", 0)
-
+    named = header("long", b"L", 60_000) + b"n" * 60_416 + header("short", b"2", 0)
     with pytest.raises(SandboxFileError):
-        receive(pieces(), tmp_path)
+        receive(Sent(repeat(named)), tmp_path)
 
 
 def test_a_declared_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
     for kind in (b"0", b"Z", b"S"):  # a file, one unknown, and GNU's sparse one
-        sent = Sent(iter([header("huge", kind, 1 << 40)]))
         with pytest.raises(SandboxFileError, match="max_bytes=1048576"):
-            Operation(
-                unpack(sent.stream(), os.fspath(tmp_path), single=False, limits=LIMITS)
-            ).result(60)
+            receive(Sent([header("huge", kind, 1 << 40)]), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("cut", [1, 511, 512, 700, 1024, 1536])
-def test_a_truncated_archive_is_refused(tmp_path: Path, cut: int) -> None:
+@pytest.mark.parametrize("cut", [0, 1, 511, 512, 700, 1024, 1536])
+def test_a_truncated_or_broken_archive_is_refused(tmp_path: Path, cut: int) -> None:
     whole = archive(lambda tar: add(tar, "file", b"x" * 600))
-    with pytest.raises(SandboxFileError, match="ends too early"):
-        receive(iter([whole[:cut]]), tmp_path)
+    said = "ends too early" if cut else "broken archive"
+    with pytest.raises(SandboxFileError, match=said):
+        receive(Sent([whole[:cut] or b"not a tar" * 100]), tmp_path)
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -138,14 +108,14 @@ def test_valid_archives_of_every_format_are_accepted(tmp_path: Path, form: int) 
             add(tar, name, os.fsencode(name))
 
     whole = archive(build, form)
-    assert receive(iter([whole]), tmp_path).files == len(names)
+    assert receive(Sent([whole]), tmp_path).files == len(names)
     for name in names:
         assert os.fsencode(name) == Path(tmp_path, name).read_bytes()
 
 
 @pytest.mark.parametrize(
     "name",
-    ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "../up", "/abs", "a/../../b", "f/g"],
+    ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "f/g"],
 )
 def test_an_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
     def build(tar: tarfile.TarFile) -> None:
@@ -154,7 +124,7 @@ def test_an_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
 
     target = tmp_path / "target"
     with pytest.raises(SandboxFileError):
-        receive(iter([archive(build)]), target)
+        receive(Sent([archive(build)]), target)
     shutil.rmtree(target)
     assert list(tmp_path.iterdir()) == []
 
@@ -167,14 +137,14 @@ def test_a_file_that_became_something_else_is_refused(tmp_path: Path, count: int
 
     whole = archive(build)
     with pytest.raises(SandboxFileError, match="not this one file"):
-        receive(iter([whole]), tmp_path / "file", single=True)
+        receive(Sent([whole]), tmp_path / "file", single=True)
 
 
 def test_a_full_disk_on_the_host_is_not_the_sandboxs_error(tmp_path: Path) -> None:
     whole = archive(lambda tar: add(tar, "file"))
     (tmp_path / "file").write_bytes(b"in the way of a folder")
     with pytest.raises(OSError, match=r"File exists|Not a directory") as caught:
-        receive(iter([whole]), tmp_path / "file" / "below")
+        receive(Sent([whole]), tmp_path / "file" / "below")
     assert not isinstance(caught.value, SandboxFileError)
 
 
@@ -203,7 +173,7 @@ def test_a_mangled_archive_is_refused_or_stays_below_its_target(
             whole[start + 148 : start + 156] = b"%06o\0 " % sum(block)
     target = tmp_path / "target"
     try:
-        receive(iter([bytes(whole[: cut or len(whole)])]), target)
+        receive(Sent([bytes(whole[: cut or len(whole)])]), target)
     except SandboxFileError:
         pass
     finally:

@@ -20,14 +20,9 @@ UNSUPPORTED: dict[str, dict[str, str]] = {
 def table() -> str:
     """The fields that raise ConfigurationError somewhere, each with every provider's reason."""
     fields = sorted({field for reasons in UNSUPPORTED.values() for field in reasons})
-    rows = [
-        ["option", *(f"`{name}`" for name in UNSUPPORTED)],
-        ["---"] * (1 + len(UNSUPPORTED)),
-        *(
-            [f"`{field}`", *(reasons.get(field, "yes") for reasons in UNSUPPORTED.values())]
-            for field in fields
-        ),
-    ]
+    rows = [["option", *(f"`{name}`" for name in UNSUPPORTED)], ["---"] * (1 + len(UNSUPPORTED))]
+    for field in fields:
+        rows.append([f"`{field}`", *(each.get(field, "yes") for each in UNSUPPORTED.values())])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import _distribution
+from tests.packaging.test_surface import tracked
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -23,15 +24,9 @@ STRANGER = "sandboxkit-9.9.dist-info"
 
 def texts() -> list[Path]:
     """What we ship or show: code, documents and scripts; not the tests."""
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    kinds = (".py", ".md", ".toml", ".sh", ".go", ".yml", ".yaml", ".txt", ".ipynb")
-    return [
-        ROOT / name
-        for name in sorted(set(names.split("\0")))
-        if name.endswith((*kinds, "Makefile", ".ci/run")) and not name.startswith("tests/")
-        if (ROOT / name).is_file() and not (ROOT / name).is_symlink()
-    ]
+    kinds = ("py", "md", "toml", "sh", "go", "yml", "yaml", "txt", "ipynb")
+    paths = tracked(*(f"*.{kind}" for kind in kinds), "*Makefile", ".ci/run")
+    return [path for path in paths if path.relative_to(ROOT).parts[0] != "tests"]
 
 
 def joined(path: Path) -> str:
@@ -107,29 +102,39 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "package"),
+    ("code", "package", "extra"),
     [
-        ("docker", "docker"),
-        ("e2b", "e2b"),
-        ("daytona", "daytona_api_client_async"),
-        ("modal", "modal"),
-        ("kubernetes", "yaml"),
-        ("service", "aiohttp"),
+        *(
+            (f"from sandboxkit import Session; Session({name!r})", package, name)
+            for name, package in (
+                ("docker", "docker"),
+                ("e2b", "e2b"),
+                ("daytona", "daytona_api_client_async"),
+                ("modal", "modal"),
+                ("kubernetes", "yaml"),
+                ("service", "aiohttp"),
+            )
+        ),
+        *(
+            (f"import sandboxkit.integrations.{name}", package, name.replace("_", "-"))
+            for name, package in (
+                ("trl", "trl"),
+                ("inspect", "inspect_ai"),
+                ("openai_agents", "agents"),
+                ("smolagents", "smolagents"),
+            )
+        ),
+        ("from sandboxkit.cli import main; main(['doctor'])", "rich", "cli"),
+        ("from sandboxkit import telemetry; telemetry.enable()", "opentelemetry", "otel"),
     ],
 )
-def test_a_provider_without_its_package_names_ours(name: str, package: str, tmp_path: Path) -> None:
-    code = f"import sys; sys.modules[{package!r}] = None; from sandboxkit import Session; Session({name!r})"
-    said_last = said("-c", code, path=tmp_path).stderr.splitlines()[-1]
-    assert re.search(
-        rf"needs the package '{package}[.\w]*': pip install '{NAME}\[{name}\]'$", said_last
-    )
-
-
-def test_a_verb_without_rich_names_ours(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.modules['rich'] = None; from sandboxkit.cli import main; main(['doctor'])"
-    )
-    assert f"'rich': pip install '{NAME}[cli]'" in said("-c", code, path=tmp_path).stderr
+def test_what_lacks_its_package_names_ours(
+    code: str, package: str, extra: str, tmp_path: Path
+) -> None:
+    whole = f"import sys; sys.modules[{package!r}] = None; {code}"
+    last = said("-c", whole, path=tmp_path).stderr.splitlines()[-1]
+    remedy = re.escape(f": pip install '{NAME}[{extra}]'")
+    assert re.search(rf"'{package}[.\w]*'{remedy}", last)
 
 
 def test_our_package_alone_is_imported(tmp_path: Path) -> None:

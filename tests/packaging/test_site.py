@@ -39,12 +39,8 @@ def explained() -> set[str]:
 def test_every_public_name_is_in_the_reference(module: str) -> None:
     if module == errors.__name__:
         module = "sandboxkit"
-    missing = [
-        each
-        for each in importlib.import_module(module).__all__
-        if f"{module}.{each}" not in explained()
-    ]
-    assert missing == []
+    names = {f"{module}.{each}" for each in importlib.import_module(module).__all__}
+    assert names - explained() == set()
 
 
 def test_every_public_package_is_in_the_reference() -> None:
@@ -76,14 +72,9 @@ def test_every_verb_and_option_is_in_the_reference() -> None:
         heading = f"\n{'#' * (len(names) + 1)} sandboxkit {' '.join(names)}\n"
         assert heading in page
         part = page.partition(heading)[2].partition("\n## ")[0]
-        assert [flag for flag in flags(parser) if f"`{flag}" not in part] == []
-
-
-def flags(parser: argparse.ArgumentParser) -> list[str]:
-    known = [action for action in parser._actions if action.dest != "help"]
-    return [
-        flag for each in known if each.help != argparse.SUPPRESS for flag in each.option_strings
-    ]
+        shown = [each for each in parser._actions if each.help != argparse.SUPPRESS]
+        flags = [flag for each in shown if each.dest != "help" for flag in each.option_strings]
+        assert [flag for flag in flags if f"`{flag}" not in part] == []
 
 
 def test_the_commands_behind_claims_are_there() -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in tracked("docs/*.md", "README.md") if path.name != "options.md"]
 PLAYED = [path for path in PAGES if snippets(path.read_text())]
 WITH_TRL = [path for path in PLAYED if "integrations.trl" in path.read_text()]
-"""TRL takes each process ten seconds to import: `make test-trl` runs these pages (tests/trl/test_pages.py)."""
+"""TRL takes each process ten seconds to import: tests/trl plays these pages."""
 
 
 def name(path: Path) -> str:
@@ -24,12 +24,14 @@ def name(path: Path) -> str:
 
 def play(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a page's blocks in a process of their own, with the local provider."""
-    environment = {**os.environ, "SANDBOXKIT_PROVIDER": "local", "PYTEST_ADDOPTS": ""}
-    environment["PYTHONPATH"] = str(ROOT)
-    environment["SANDBOXKIT_STATE_DIR"] = str(folder / "state")  # a page may store a dataset
-    environment["TORCHINDUCTOR_CACHE_DIR"] = str(
-        folder / "inductor"
-    )  # torch makes it as it is imported
+    environment = {
+        **os.environ,
+        "SANDBOXKIT_PROVIDER": "local",
+        "PYTEST_ADDOPTS": "",
+        "PYTHONPATH": str(ROOT),
+        "SANDBOXKIT_STATE_DIR": str(folder / "state"),  # a page may store a dataset
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # torch makes it as it is imported
+    }
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.packaging.snippets", str(page)],
         cwd=folder,
@@ -48,7 +50,7 @@ def test_the_blocks_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: P
 
 
 def test_no_block_escapes_by_its_name_or_its_page() -> None:
-    assert WITH_TRL
+    assert WITH_TRL, "tests/trl plays them"
     names = {"py", "python3", "pycon", "Python"}
     assert len(PAGES) > 20
     languages = {
@@ -58,41 +60,13 @@ def test_no_block_escapes_by_its_name_or_its_page() -> None:
     assert {page: found & names for page, found in languages.items() if found & names} == {}
 
 
-PAGE = """\
-```python
-first = 1
-```
-
-<!-- not run: needs an account -->
-```python
-raise SystemExit("this one is exempt")
-```
-
-=== "indented"
-
-    ```python
-    print(first + 1)
-    ```
-    ```text
-    2
-    ```
-
-```python
-print(first)
-```
-
-```text
-{said}
-```
-"""
-
-
 def test_a_page_that_says_something_else_fails(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(PAGE.format(said="1"))
+    text = Path(__file__).with_name("page.txt").read_text()
+    page.write_text(text.format(said="1"))
     done = play(page, tmp_path)
     assert done.returncode == 0, done.stderr
-    page.write_text(PAGE.format(said="2"))
+    page.write_text(text.format(said="2"))
     done = play(page, tmp_path)
     assert done.returncode == 1
     assert f"{page}:20 printed\n1\nnot\n2\n" in done.stderr

