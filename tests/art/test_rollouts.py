@@ -61,20 +61,45 @@ def test_an_error_is_shown_and_can_be_mended() -> None:
     assert "add(5, 5)" not in json.dumps(seen)  # the second test is kept back
 
 
-def test_the_last_solution_counts_when_attempts_are_used_up() -> None:
-    policy, seen = script(WRONG, WRONG)
-    trajectory = rollout(policy, Rollouts(attempts=2))
-    assert (trajectory.reward, len(seen)) == (0.0, 2)
+@pytest.mark.parametrize(
+    ("replies", "attempts"),
+    [
+        ((WRONG, WRONG), 2),
+        (("no",), 1),
+        (("```python\ndef add(a, b): return 3\n```",), 3),  # as the test that is shown wants it
+    ],
+    ids=["wrong", "no code", "hard-coded"],
+)
+def test_what_is_not_right_in_the_end_earns_nothing(
+    replies: tuple[str, ...], attempts: int
+) -> None:
+    policy, seen = script(*replies)
+    assert rollout(policy, Rollouts(attempts=attempts)).reward == 0.0
+    assert len(seen) == len(replies)
 
 
-def test_hard_coding_the_shown_test_earns_nothing() -> None:
-    policy, _ = script("```python\ndef add(a, b): return 3\n```")
-    assert rollout(policy).reward == 0.0
+@pytest.mark.parametrize(
+    ("code", "options", "told"),
+    [
+        ("print('a' * 9000 + 'end')", {"observation_limit": 200}, "left out"),
+        ("while True: pass", {"timeout": 2}, "ran past 2 s"),
+    ],
+)
+def test_an_observation_is_short_and_says_what_went_wrong(
+    code: str, options: dict[str, Any], told: str
+) -> None:
+    policy, seen = script(f"```python\n{code}\n```", RIGHT)
+    assert rollout(policy, Rollouts(**options)).reward == 1.0
+    observation = seen[1][-1]["content"]
+    assert told in observation
+    assert len(observation) < 300
 
 
-def test_no_code_earns_nothing() -> None:
-    policy, _ = script("no")
-    assert rollout(policy, Rollouts(attempts=1)).reward == 0.0
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="attempts"):
+        Rollouts(attempts=0)
+    with pytest.raises(ConfigurationError, match="base_url"):
+        EndpointPolicy("localhost:8000", "tiny")
 
 
 def test_the_sandbox_keeps_its_state_between_attempts() -> None:
@@ -85,20 +110,6 @@ def test_the_sandbox_keeps_its_state_between_attempts() -> None:
     )
     assert rollout(policy).reward == 1.0
     assert "kept" in seen[2][-1]["content"]
-
-
-def test_long_output_loses_its_middle() -> None:
-    policy, seen = script("```python\nprint('a' * 9000 + 'end')\n```", RIGHT)
-    rollout(policy, Rollouts(observation_limit=200))
-    observation = seen[1][-1]["content"]
-    assert "left out" in observation
-    assert len(observation) < 300
-
-
-def test_a_solution_that_never_ends_is_told_so() -> None:
-    policy, seen = script("```python\nwhile True: pass\n```", RIGHT)
-    assert rollout(policy, Rollouts(timeout=2)).reward == 1.0
-    assert "ran past 2 s" in seen[1][-1]["content"]
 
 
 def test_a_trajectory_has_the_shape_of_art() -> None:
@@ -143,10 +154,10 @@ def test_groups_are_made_concurrently_and_in_order() -> None:
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Answers as an OpenAI-compatible server, the first time with what the server has ready."""
+    """Answers as an OpenAI-compatible server, with what the test has put into `replies`."""
 
-    replies: ClassVar[list[tuple[int, Any]]]
-    requests: ClassVar[list[dict[str, Any]]]
+    replies: ClassVar[list[tuple[int, Any]]] = []
+    requests: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
@@ -163,15 +174,13 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def endpoint() -> Iterator[tuple[type[Endpoint], str]]:
-    class Mine(Endpoint):
-        replies: ClassVar[list[tuple[int, Any]]] = []
-        requests: ClassVar[list[dict[str, Any]]] = []
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Mine) as server:
+def endpoint() -> Iterator[str]:
+    Endpoint.replies.clear()
+    Endpoint.requests.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield Mine, f"http://127.0.0.1:{server.server_address[1]}/v1"
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
         thread.join()
 
@@ -181,36 +190,20 @@ def completion(text: str | None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
 
 
-def test_a_rollout_against_an_endpoint(endpoint: tuple[type[Endpoint], str]) -> None:
-    handler, url = endpoint
-    handler.replies += [(503, {}), (200, completion(WRONG)), (200, completion(RIGHT))]
-    trajectory = rollout(EndpointPolicy(url, "tiny", options={"temperature": 0.5}))
+def test_a_rollout_against_an_endpoint(endpoint: str) -> None:
+    Endpoint.replies += [(503, {}), (200, completion(WRONG)), (200, completion(RIGHT))]
+    trajectory = rollout(EndpointPolicy(endpoint, "tiny", options={"temperature": 0.5}))
     assert trajectory.reward == 1.0
-    assert [each["path"] for each in handler.requests] == ["/v1/chat/completions"] * 3
-    assert handler.requests[0]["model"] == "tiny"
-    assert handler.requests[0]["temperature"] == 0.5
-    assert [each["role"] for each in handler.requests[2]["messages"]] == [
-        "system",
-        "user",
-        "assistant",
-        "user",
-    ]
+    assert [each["path"] for each in Endpoint.requests] == ["/v1/chat/completions"] * 3
+    first, _, last = Endpoint.requests
+    assert (first["model"], first["temperature"]) == ("tiny", 0.5)
+    roles = [each["role"] for each in last["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
 
 
 @pytest.mark.parametrize("reply", [(401, {}), (200, {}), (200, completion(None))])
-def test_an_endpoint_that_fails_masks_the_rollout(
-    endpoint: tuple[type[Endpoint], str], reply: tuple[int, Any]
-) -> None:
-    handler, url = endpoint
-    handler.replies.append(reply)
-    policy = EndpointPolicy(url, "tiny", retries=0)
-    trajectory = rollout(policy)
+def test_an_endpoint_that_fails_masks_the_rollout(endpoint: str, reply: tuple[int, Any]) -> None:
+    Endpoint.replies.append(reply)
+    trajectory = rollout(EndpointPolicy(endpoint, "tiny", retries=0))
     assert trajectory.reward is None
     assert PolicyError.__name__ in trajectory.detail
-
-
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="attempts"):
-        Rollouts(attempts=0)
-    with pytest.raises(ConfigurationError, match="base_url"):
-        EndpointPolicy("localhost:8000", "tiny")

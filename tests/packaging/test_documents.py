@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import CommandStartError, CommandTimeoutError, Session
+from sandboxkit import CommandStartError, CommandTimeoutError, ConfigurationError, Session
 from sandboxkit.cli import build_parser
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import until

@@ -100,23 +100,6 @@ def test_each_operation_is_a_span_of_its_callers_trace(collector: Collector) -> 
     assert "exit 3" not in str(command.attributes)
 
 
-async def operate(session: Session) -> None:
-    async with session.sandbox() as sandbox:
-        await sandbox.exec(["true"])
-
-
-@pytest.mark.anyio
-async def test_a_coroutines_trace_is_that_of_its_operations(collector: Collector) -> None:
-    collector.enable()
-    tracer = collector.tracers.get_tracer("a test")
-    async with Session(FakeProvider()) as session:
-        with tracer.start_as_current_span("a rollout") as outer:
-            await operate(session)
-    (span,) = collector.spans("sandboxkit exec")
-    assert span.context is not None
-    assert span.context.trace_id == outer.get_span_context().trace_id
-
-
 def test_an_error_is_the_spans(collector: Collector) -> None:
     collector.enable()
     with Session("local") as session, session.sandbox() as sandbox:
@@ -128,6 +111,42 @@ def test_an_error_is_the_spans(collector: Collector) -> None:
         (span,) = collector.spans(f"sandboxkit {name}")
         assert span.status.status_code is StatusCode.ERROR
         assert [event.name for event in span.events] == ["exception"]
+
+
+def test_a_start_that_fails_has_its_error(collector: Collector) -> None:
+    collector.enable()
+    with Session(FakeProvider(), snapshot="none") as session, pytest.raises(SnapshotNotFoundError):
+        session.run(["true"]).result(_SECONDS)
+    (start,) = collector.metrics()["sandboxkit.sandbox.starts"]
+    assert start[0]["sandboxkit.outcome"] == "SnapshotNotFoundError"
+    assert "sandboxkit.sandbox.alive" not in collector.metrics()
+
+
+class SelfCallingProvider(FakeProvider):
+    """A provider that uses its own calls, as `create_for` does by default."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        sandbox_id = await super().create(spec)
+        await self.write_file(sandbox_id, "/tmp/own", b"", mode=None)
+        return sandbox_id
+
+
+@pytest.mark.anyio
+async def test_sessions_of_one_provider_count_once_in_their_coroutines_trace(
+    collector: Collector,
+) -> None:
+    collector.enable()
+    tracer, provider = collector.tracers.get_tracer("a test"), SelfCallingProvider()
+    for _ in range(2):
+        with tracer.start_as_current_span("a rollout") as outer:
+            async with Session(provider) as session:
+                await session.run(["true"])
+    ((_, starts),) = collector.metrics()["sandboxkit.sandbox.starts"]
+    assert (starts, len(collector.spans("sandboxkit create"))) == (2, 2)
+    assert collector.spans("sandboxkit write_file") == [], "what a provider calls of its own"
+    last = collector.spans("sandboxkit exec")[-1]
+    assert last.context is not None
+    assert last.context.trace_id == outer.get_span_context().trace_id
 
 
 def test_a_download_is_a_span_from_its_first_piece_to_its_last(
@@ -194,70 +213,18 @@ def test_an_end_has_its_reason(collector: Collector) -> None:
     assert end == ({"sandboxkit.provider": "local", "sandboxkit.reason": "ended"}, 1)
 
 
-def test_a_start_that_fails_has_its_error(collector: Collector) -> None:
-    collector.enable()
-    with Session(FakeProvider(), snapshot="none") as session, pytest.raises(SnapshotNotFoundError):
-        session.run(["true"]).result(_SECONDS)
-    (start,) = collector.metrics()["sandboxkit.sandbox.starts"]
-    assert start[0]["sandboxkit.outcome"] == "SnapshotNotFoundError"
-    assert "sandboxkit.sandbox.alive" not in collector.metrics()
-
-
-class SelfCallingProvider(FakeProvider):
-    """A provider that uses its own calls, as `create_for` does by default."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        sandbox_id = await super().create(spec)
-        await self.write_file(sandbox_id, "/tmp/own", b"", mode=None)
-        return sandbox_id
-
-
-def test_what_a_provider_calls_of_its_own_is_no_span(collector: Collector) -> None:
-    collector.enable()
-    with Session(SelfCallingProvider()) as session:
-        session.run(["true"]).result(_SECONDS)
-    assert len(collector.spans("sandboxkit create")) == 1
-    assert collector.spans("sandboxkit write_file") == []
-
-
-def test_two_sessions_of_one_provider_object_count_once(collector: Collector) -> None:
-    collector.enable()
-    provider = FakeProvider()
-    for _ in range(2):
-        with Session(provider) as session:
-            session.run(["true"]).result(_SECONDS)
-    (point,) = collector.metrics()["sandboxkit.sandbox.starts"]
-    assert point[1] == 2
-
-
 def test_without_enable_no_provider_is_changed_and_opentelemetry_is_not_imported() -> None:
-    code = """
-import sys
-from sandboxkit import Session
-from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
-provider = FakeProvider()
-before = set(vars(provider))
-with Session(provider) as session:
-    session.run(["true"]).result()
-print(set(vars(provider)) - before, [name for name in sys.modules if "opentelemetry" in name])
-"""
+    code = """if True:
+        import sys
+        from sandboxkit import Session
+        from sandboxkit.testing import FakeProvider
+        provider = FakeProvider()
+        before = set(vars(provider))
+        Session(provider).run(["true"]).result()
+        print(set(vars(provider)) - before, [each for each in sys.modules if "opentelemetry" in each])
+    """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set() []\n"
-
-
-def test_without_the_package_the_error_names_the_extra() -> None:
-    code = """
-import sys
-sys.modules["opentelemetry"] = None
-from sandboxkit import MissingExtraError, telemetry
-try:
-    telemetry.enable()
-except MissingExtraError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "[otel]" in done.stdout
 
 
 def test_tags_are_a_list_of_keys() -> None:
