@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from benchmarks.hosted import Measure, Side, Traffic
 from benchmarks.hosted_table import lines
 
@@ -21,26 +23,24 @@ def side(name: str, seconds: float | None, requests: int) -> Side:
     return made
 
 
-def line(ours: float | None, sdk: float | None, *, baked: bool) -> str:
-    """The one line of the table."""
-    sides = [side("ours", ours, 3), side("SDK", sdk, 2)]
+@pytest.mark.parametrize(
+    ("ours", "baked", "has"),
+    [
+        (
+            0.13,
+            False,
+            "| e2b | 50 ms | create to first result | 130.0 | 100.0 | 1.30 | at most 1.5 | 3, 2 "
+            "| 1.5, 1.5 | 0.8, 0.8 |",
+        ),
+        (0.13, True, "| at most 1.2, **missed** |"),
+        (None, False, "| failed: it ended / badly | 100.0 |  | at most 1.5, **missed** |"),
+    ],
+    ids=["met", "stricter with a baked agent", "failed"],
+)
+def test_a_line_has_times_a_ratio_its_target_and_traffic_or_a_reason(
+    ours: float | None, baked: bool, has: str
+) -> None:
+    sides = [side("ours", ours, 3), side("SDK", 0.1, 2)]
     (found,) = lines("e2b", 0.05, sides, [ROUGH], baked=baked)
-    return found
-
-
-def test_a_measure_has_times_a_ratio_and_both_sides_traffic() -> None:
-    assert line(0.13, 0.1, baked=False) == (
-        "| e2b | 50 ms | create to first result | 130.0 | 100.0 | 1.30 | at most 1.5 | 3, 2 "
-        "| 1.5, 1.5 | 0.8, 0.8 |"
-    )
-
-
-def test_a_baked_agent_has_the_stricter_target() -> None:
-    found = line(0.13, 0.1, baked=True)
-    assert "| create to first result, baked |" in found
-    assert "| at most 1.2, **missed** |" in found
-
-
-def test_a_side_that_fails_has_its_reason_and_misses_its_target() -> None:
-    found = line(None, 0.1, baked=False)
-    assert "| failed: it ended / badly | 100.0 |  | at most 1.5, **missed** |" in found
+    assert has in found
+    assert ("first result, baked |" in found) == baked

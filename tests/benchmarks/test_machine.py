@@ -1,56 +1,11 @@
 """Others' processor time is seen, and ours and the daemon's is not taken for it."""
 
-import dataclasses
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from benchmarks.report.machine import MARKER, Process, Snapshot, busy, snapshot
-
-SPIN = """
-import sys, time
-while time.process_time() < 0.3: pass
-print("spun", flush=True)
-sys.stdin.read()
-"""
-MINE = "of the test"
-
-
-@contextmanager
-def spinner(marker: str | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that reads once it has used 0.3 s of a processor; its parent is not ours."""
-    environment = {name: value for name, value in os.environ.items() if name != MARKER}
-    if marker is not None:
-        environment[MARKER] = marker
-    with subprocess.Popen(
-        [sys.executable, "-c", SPIN],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
-        yield process
-        process.communicate()
-
-
-def test_what_others_use_is_seen_and_what_bears_the_mark_is_not() -> None:
-    before = snapshot(MINE)
-    with spinner(MINE) as ours, spinner(None) as other:
-        for process in (ours, other):
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"spun\n"
-        after = snapshot(MINE)
-    assert other.pid in after.others
-    assert ours.pid not in after.others
-    assert after.others[other.pid].seconds >= 0.25
-    # Other processes end meanwhile, perhaps between the looks at their parents and at them.
-    before, after = (
-        dataclasses.replace(each, others={k: v for k, v in each.others.items() if k == other.pid})
-        for each in (before, after)
-    )
-    assert busy(before, after, processors=1) * (after.at - before.at) >= 0.25
 
 
 def seconds(*processes: tuple[int, int, float], at: float, stolen: float = 0.0) -> Snapshot:
@@ -61,19 +16,21 @@ def seconds(*processes: tuple[int, int, float], at: float, stolen: float = 0.0) 
     return Snapshot(at, table, stolen)
 
 
-def test_shares_of_the_machine() -> None:
-    start = seconds((10, 1, 5.0), at=0.0)
-    assert busy(start, seconds((10, 1, 5.0), at=2.0), processors=2) == 0.0
-    assert busy(start, seconds((10, 1, 6.0), at=2.0), processors=2) == 0.25
-    new = seconds((10, 1, 5.0), (11, 10, 1.0), at=2.0)
-    assert busy(start, new, processors=2) == 0.25
-    assert busy(start, seconds((10, 1, 5.0), at=2.0, stolen=1.0), processors=2) == 0.25
-
-
-def test_a_process_that_ended_is_counted_once_by_its_parent() -> None:
+@pytest.mark.parametrize(
+    ("processes", "at", "stolen", "share"),
+    [
+        ([(10, 1, 5.0), (11, 10, 3.0)], 2.0, 0.0, 0.0),
+        ([(10, 1, 6.0), (11, 10, 3.0)], 2.0, 0.0, 0.25),
+        ([(10, 1, 5.0), (11, 10, 3.0), (12, 10, 1.0)], 2.0, 0.0, 0.25),
+        ([(10, 1, 5.0), (11, 10, 3.0)], 2.0, 1.0, 0.25),
+        ([(10, 1, 8.5)], 1.0, 0.0, 0.25),  # one that ended is counted once, by its parent
+    ],
+)
+def test_shares_of_the_machine(
+    processes: list[tuple[int, int, float]], at: float, stolen: float, share: float
+) -> None:
     before = seconds((10, 1, 5.0), (11, 10, 3.0), at=0.0)
-    after = seconds((10, 1, 8.5), at=1.0)
-    assert busy(before, after, processors=1) == 0.5
+    assert busy(before, seconds(*processes, at=at, stolen=stolen), processors=2) == share
 
 
 def test_cpu_time_counts_the_daemon_and_its_containers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -56,22 +57,15 @@ def test_busy_rounds_and_the_first_are_skipped_and_counted() -> None:
     measured = played(row("a", "b"), 0.0, 0.01, 0.2, 0.06, 0.04)
     assert measured.each("a") == measured.each("b") == [2.0, 5.0]
     assert (measured.quiet, measured.busy) == (2, [0.2, 0.06])
-
-
-def test_sides_take_turns_in_going_first() -> None:
     turns: list[str] = []
     players = {label: Counted(turns, label) for label in "ab"}
     play(row("a", "b"), players, Shares(0, 0, 0), limit=0.05, deadline=9, clock=lambda: 0.0)
-    assert turns == ["a", "b", "b", "a", "a", "b"]
+    assert turns == ["a", "b", "b", "a", "a", "b"], "the sides take turns in going first"
 
 
 def test_a_row_ends_at_its_deadline_on_a_busy_machine() -> None:
-    def clock() -> Iterator[float]:
-        for seconds in range(1000):
-            yield float(seconds)
-
-    ticks = clock()
-    measured = played(row("a"), *[0.9] * 1000, clock=lambda: next(ticks))
+    ticks = count()
+    measured = played(row("a"), *[0.9] * 1000, clock=lambda: float(next(ticks)))
     assert measured.quiet == 0
     assert measured.median("a") is None
     assert "no quiet round" in page.Report("make bench", "", "", 0.05, [measured]).text()
@@ -105,8 +99,8 @@ def side(arguments: Mapping[str, object]) -> Iterator[Side]:
 
 
 def test_a_side_with_a_wrong_output_has_no_figures(tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    turns_wrong = f"echo x >> {count}; test $(wc -l < {count}) -lt 4 && echo hello || echo no"
+    file = tmp_path / "count"
+    turns_wrong = f"echo x >> {file}; test $(wc -l < {file}) -lt 4 && echo hello || echo no"
     with side(HELLO) as right, side({**HELLO, "argv": ["sh", "-c", turns_wrong]}) as wrong:
         players = {"right": right, "wrong": wrong}
         machine = Shares(*[0.0] * 6)
@@ -116,17 +110,14 @@ def test_a_side_with_a_wrong_output_has_no_figures(tmp_path: Path) -> None:
     assert len(measured.each("right")) == 4
     assert measured.each("wrong") == []
     assert "got (0, 'no\\n')" in measured.failures["wrong"]
+    with (
+        side({**HELLO, "argv": ["sh", "-c", "echo hello; exit 3"]}) as failing,
+        pytest.raises(SideError, match=r"got \(3, 'hello"),
+    ):
+        failing.turn(1, 1)
     report = page.Report("make bench", "", "", 0.05, [measured])
     assert len(report.wrong) == 1
     assert "| wrong | failed: WrongOutputError" in report.text()
-
-
-def test_a_command_that_fails_is_wrong_whatever_it_prints() -> None:
-    with (
-        side({**HELLO, "argv": ["sh", "-c", "echo hello; exit 3"]}) as found,
-        pytest.raises(SideError, match=r"got \(3, 'hello"),
-    ):
-        found.turn(1, 1)
 
 
 @pytest.mark.anyio

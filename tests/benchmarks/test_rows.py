@@ -1,6 +1,6 @@
 """Each of the report's rows runs on our side, and its document says what the code says."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,15 +24,11 @@ SMALL = {"sandboxes": 2, "pool": 2, "megabytes": 64}
 def small() -> dict[str, Entry]:
     """The entries that need no peer; of those that differ in numbers alone, one."""
     found: dict[object, tuple[str, Entry]] = {}
-    for row in rows():
-        for entry in row.entries:
-            does = [
-                str(entry.arguments.get(name)) for name in ("provider", "argv", "code", "reset")
-            ]
-            if entry.peer is None:
-                found.setdefault(
-                    (entry.module, entry.measure, *does), (f"{row.key}, {entry.label}", entry)
-                )
+    names = ("provider", "argv", "code", "reset")
+    for key, entry in ((row.key, entry) for row in rows() for entry in row.entries):
+        does = (entry.module, entry.measure, *(str(entry.arguments.get(name)) for name in names))
+        if entry.peer is None:
+            found.setdefault(does, (f"{key}, {entry.label}", entry))
     return dict(found.values())
 
 
@@ -45,15 +41,14 @@ async def test_a_row_runs_and_its_outputs_are_right(entry: Entry) -> None:
         name: SMALL.get(name, value) for name, value in entry.arguments.items()
     }
     measure = getattr(ours, entry.measure, None) if entry.module == "ours" else None
-    context = (
-        measure(**arguments) if measure else getattr(bare, entry.measure, bare.command)(**arguments)
-    )
-    if isinstance(context, AbstractContextManager):
-        with context as work:
-            assert (await turn(work, 2, 2))["seconds"] > 0
-    else:
-        async with context as work:
-            assert (await turn(work, 2, 2))["seconds"] > 0
+    measure = measure or getattr(bare, entry.measure, bare.command)
+    async with AsyncExitStack() as stack:
+        context = measure(**arguments)
+        if isinstance(context, AbstractContextManager):
+            work = stack.enter_context(context)
+        else:
+            work = await stack.enter_async_context(context)
+        assert (await turn(work, 2, 2))["seconds"] > 0
 
 
 def test_keys_and_labels_are_unique() -> None:

@@ -2,14 +2,12 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import anyio
 import pytest
 
 from sandboxkit import (
-    Operation,
     OutcomeUnknownError,
     Process,
     ProviderUnavailableError,
@@ -18,7 +16,9 @@ from sandboxkit import (
 )
 from sandboxkit.provider import FirstCommand
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import Command, Exit, Output, SandboxSpec
+from tests.pool.providers import on_the_loop
 
 
 class Eager(FakeProvider):
@@ -36,10 +36,6 @@ class Eager(FakeProvider):
         self.creates = 0
         self.entered = threading.Semaphore(0)
         self.gate = asyncio.Event()
-
-    def open(self) -> None:
-        """Let every creation go on."""
-        on_the_loop(self.gate.set)
 
     async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
         self.creates += 1
@@ -64,24 +60,10 @@ class Eager(FakeProvider):
         return await super().exec(sandbox_id, command, output)
 
 
-def on_the_loop(call: Callable[[], object]) -> None:
-    async def run() -> None:
-        call()
-
-    Operation(run()).result(60)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def shares_the_start(sandbox: Sandbox, callers: int) -> None:
     """Wait until so many callers wait for the start of a sandbox."""
     life = sandbox._life
-    wait_for(lambda: life._start is not None and life._start.waiting == callers)
+    until(lambda: life._start is not None and life._start.waiting == callers, "they wait", 60)
 
 
 @pytest.fixture
@@ -97,7 +79,7 @@ def session(provider: Eager) -> Iterator[Session]:
 
 
 def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provider: Eager) -> None:
-    provider.open()
+    on_the_loop(provider.gate.set)
     sandbox = session.sandbox()
     for text in ("1", "2"):
         assert sandbox.exec(["echo", text]).result(60).stdout == f"{text}\n"
@@ -120,7 +102,7 @@ def test_a_failed_start_says_whether_the_command_may_have_run(
     provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
     provider.refuses = refuses
     first = session.sandbox().exec(["true"])
-    provider.open()
+    on_the_loop(provider.gate.set)
     with pytest.raises(
         ProviderUnavailableError if refuses else OutcomeUnknownError, match="connection broke"
     ):
@@ -137,7 +119,7 @@ def test_a_command_that_shares_a_failed_start_was_never_sent(
     assert provider.entered.acquire(timeout=60)
     second = sandbox.exec(["echo", "second"])
     shares_the_start(sandbox, callers=2)
-    provider.open()
+    on_the_loop(provider.gate.set)
     with pytest.raises(OutcomeUnknownError):
         first.result(60)
     with pytest.raises(ProviderUnavailableError):
@@ -156,7 +138,7 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
     first.cancel()
     # The other caller gets a sandbox in which nothing has run, and its own command is sent along.
     assert provider.entered.acquire(timeout=60)
-    provider.open()
+    on_the_loop(provider.gate.set)
     assert second.result(60).stdout == "second\n"
     assert provider.creates == 2
     assert provider.sent == [("echo", "first"), ("echo", "second")]
@@ -193,7 +175,7 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: i
                 turn(hops)  # it runs within this round
 
             on_the_loop(race)
-            wait_for(lambda: len(others) == 2)  # noqa: B023
+            until(lambda: len(others) == 2, "another caller has come", 60)  # noqa: B023
             for other in others:
                 assert other.result(60).stdout == "other\n"
             # Either `exec` has taken the command over, and killed it, or it ended with its sandbox.
@@ -202,7 +184,7 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: i
 
 
 def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: Eager) -> None:
-    provider.open()
+    on_the_loop(provider.gate.set)
     with Session(provider, max_concurrency=1) as session:
         other = session.sandbox().start().result(60)
         sandbox = session.sandbox()

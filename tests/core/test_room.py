@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from sandboxkit import (
     CapacityError,
     NoRoomError,
     Operation,
+    Process,
     Sandbox,
     Session,
     _machine_semaphore,
@@ -55,10 +56,6 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _machine_semaphore._forget()
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    until(condition, "it happens", SOON)
-
-
 def vanish(session: Session, sandbox: Sandbox) -> None:
     """End a sandbox at its backend, with no call of the session's in flight."""
     assert sandbox.id is not None
@@ -66,19 +63,16 @@ def vanish(session: Session, sandbox: Sandbox) -> None:
     Operation(session._provider.delete(sandbox.id)).result(SOON)
 
 
-def test_a_sandbox_that_nobody_uses_and_that_vanished_frees_the_room() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        vanish(session, session.sandbox().start().result(SOON))
-        assert session.run(TRUE).result(SOON).returncode == 0
-
-
-def test_a_call_that_finds_its_sandbox_gone_frees_the_room() -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_a_sandbox_that_vanished_frees_its_room_whether_it_is_used_or_not(used: bool) -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         sandbox = session.sandbox().start().result(SOON)
         vanish(session, sandbox)
-        with pytest.raises(SandboxNotFoundError):
-            sandbox.exec(TRUE).result(SOON)
-        eventually(lambda: "has ended by itself" in repr(sandbox))
+        if used:
+            with pytest.raises(SandboxNotFoundError):
+                sandbox.exec(TRUE).result(SOON)
+            until(lambda: "has ended by itself" in repr(sandbox), "it is noticed", SOON)
+        assert session.run(TRUE).result(SOON).returncode == 0
 
 
 def test_a_live_sandbox_keeps_its_room() -> None:
@@ -96,21 +90,16 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
     with Session(provider, max_concurrency=1) as session:
         assert session.run(TRUE).result(SOON).returncode == 0
         second = session.run(TRUE)
-        eventually(lambda: provider.attempts > 2)
+        until(lambda: provider.attempts > 2, "it is repeated", SOON)
         assert not second.done()
         provider.broken = False
         assert second.result(SOON).returncode == 0
-
-
-def test_the_reconciler_removes_the_remains_of_a_failed_start() -> None:
-    provider = Failing()
-    with Session(provider, max_concurrency=1) as session:
-        broken = session.sandbox(files={"/dev/null/no": b""})
+        provider.broken = True
         with pytest.raises(SandboxError):
-            broken.start().result(SOON)
+            session.sandbox(files={"/dev/null/no": b""}).start().result(SOON)
         assert provider._boxes
         provider.broken = False
-        eventually(lambda: not provider._boxes)
+        until(lambda: not provider._boxes, "the remains of the failed start are gone", SOON)
         assert session.run(TRUE).result(SOON).returncode == 0
 
 
@@ -126,13 +115,13 @@ def test_remains_without_room_may_be_started_again_and_given_up() -> None:
             life.lost()
 
         Operation(end_and_lose()).result(SOON)
-        eventually(lambda: life.state is State.LEFT_OVER)
+        until(lambda: life.state is State.LEFT_OVER, "it happens", SOON)
         with session.sandbox() as holder:
             holder.start().result(SOON)
             again = sandbox.start()
-            eventually(lambda: life.state is State.QUEUED)
+            until(lambda: life.state is State.QUEUED, "it happens", SOON)
             again.cancel()
-            eventually(lambda: life.state is State.LEFT_OVER)
+            until(lambda: life.state is State.LEFT_OVER, "it happens", SOON)
             provider.broken = False
         assert sandbox.exec(TRUE).result(SOON).returncode == 0
     assert not provider._boxes
@@ -149,47 +138,38 @@ def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> Non
             assert child.communicate(timeout=SOON + 5)[0].strip() == "0"
 
 
-def test_a_timeout_without_room_names_who_holds_the_room() -> None:
+def limited(session: Session, limit: str, seconds: float) -> Process:
+    """Run a command of which one part has so long."""
+    if limit == "deadline":
+        return session.run(TRUE, deadline=seconds)
+    return session.run(TRUE, start_timeout=seconds)
+
+
+@pytest.mark.parametrize("limit", ["start_timeout", "deadline"])
+def test_a_timeout_without_room_names_who_holds_the_room(limit: str) -> None:
     with Session(FakeProvider(), max_concurrency=2) as session:
         held = [session.sandbox().start().result(SOON) for _ in range(2)]
         with pytest.raises(NoRoomError) as raised:
-            session.run(TRUE, start_timeout=0.5).result(SOON)
+            limited(session, limit, 0.5).result(SOON)
         text = str(raised.value)
         assert all(str(each.id) in text for each in held)
-        assert "start_timeout=0.5 s" in text
+        assert f"{limit}=0.5 s" in text
         assert "max_concurrency=2" in text
         assert re.search(r"runs \(for \d+ s, made at test_room\.py:\d+\)", text)
         assert isinstance(raised.value, CapacityError)
         assert raised.value.retryable
         held[0].stop().result(SOON)
-        assert session.run(TRUE, start_timeout=SOON).result(SOON).returncode == 0
+        assert limited(session, limit, SOON).result(SOON).returncode == 0
 
 
-def test_a_creation_that_is_too_slow_is_undone() -> None:
+@pytest.mark.parametrize("limit", ["start_timeout", "deadline"])
+def test_a_creation_that_is_too_slow_is_undone(limit: str) -> None:
     provider = Gated()
     with Session(provider, max_concurrency=1) as session:
-        with pytest.raises(ProviderUnavailableError, match=r"start_timeout=0\.5 s"):
-            session.sandbox(start_timeout=0.5).start().result(SOON)
+        with pytest.raises(ProviderUnavailableError, match=rf"did not start within {limit}=0\.5 s"):
+            limited(session, limit, 0.5).result(SOON)
         assert provider.undone.acquire(timeout=SOON)
         assert not session._context.lives
-
-
-def test_a_deadline_covers_the_wait_for_room() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        held = session.sandbox().start().result(SOON)
-        waiting = session.sandbox()
-        with pytest.raises(NoRoomError, match=rf"deadline=0\.5 s: .*{held.id}"):
-            waiting.exec(TRUE, deadline=0.5).result(SOON)
-        held.stop().result(SOON)
-        assert waiting.exec(TRUE, deadline=SOON).result(SOON).returncode == 0
-
-
-def test_a_deadline_covers_the_start() -> None:
-    provider = Gated()
-    with Session(provider, max_concurrency=1) as session:
-        with pytest.raises(ProviderUnavailableError, match=r"did not start within deadline=0\.5 s"):
-            session.run(TRUE, deadline=0.5).result(SOON)
-        assert provider.undone.acquire(timeout=SOON)
 
 
 def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
@@ -199,8 +179,6 @@ def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
             process.result(SOON)
         left = sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).result(SOON)
         assert "sleep 61" not in left.stdout
-        with pytest.raises(ValueError, match="deadline=0 is not valid"):
-            sandbox.exec(TRUE, deadline=0)
 
 
 def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
@@ -212,13 +190,18 @@ def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
             session.run(TRUE, start_timeout=0.3).result(SOON)
 
 
-def test_other_processes_are_named_with_their_places(state: None) -> None:
+def test_other_processes_and_other_sessions_are_named_with_their_places(state: None) -> None:
     code = "s = Session(Here(), max_live=1); s.sandbox().start().result(60); say('has'); input()"
     with process(code) as child, Session(Here(), max_live=1) as session:
         assert line_of(child) == "has"
         with pytest.raises(NoRoomError, match=rf"process {child.pid} \(.*python.*\) has 1"):
             session.run(TRUE, start_timeout=0.5).result(SOON)
         child.communicate("\n", timeout=SOON)
+    with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
+        other.sandbox().start().result(SOON)
+        of_this = r"max_live=1, of which this process has 1; this .* 0"
+        with pytest.raises(NoRoomError, match=of_this):
+            session.run(TRUE, start_timeout=0.5).result(SOON)
 
 
 def test_a_long_wait_for_room_is_logged(
@@ -229,7 +212,7 @@ def test_a_long_wait_for_room_is_logged(
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.sandbox().start()
-        eventually(lambda: any(each.name == "sandboxkit" for each in caplog.records))
+        until(lambda: any(each.name == "sandboxkit" for each in caplog.records), "it happens", SOON)
         with pytest.raises(TimeoutError):
             waiting.result(2)  # in which it would be logged again
         report = session.explain()
@@ -244,15 +227,6 @@ def test_a_long_wait_for_room_is_logged(
     )
     assert re.search(rf"{held.id} runs", report)
     assert "max_concurrency=1" in report
-
-
-def test_other_sessions_of_this_process_are_said_to_have_the_places(state: None) -> None:
-    with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
-        other.sandbox().start().result(SOON)
-        with pytest.raises(
-            NoRoomError, match=r"max_live=1, of which this process has 1; this .* 0"
-        ):
-            session.run(TRUE, start_timeout=0.5).result(SOON)
 
 
 def test_a_start_whose_time_is_over_before_it_begins_raises_the_typed_error() -> None:
@@ -284,7 +258,7 @@ def test_a_pending_call_says_what_it_waits_for() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
         waiting = session.run(["echo", "hello"])
-        eventually(lambda: "waits for room" in repr(waiting))
+        until(lambda: "waits for room" in repr(waiting), "it happens", SOON)
         assert re.fullmatch(
             r"<Process 'echo hello' pending: sandbox \(never started\) waits for room "
             r"\(for \d+ s, made at test_room\.py:\d+\)>",
@@ -300,7 +274,7 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
     session = Session(provider)
     session.sandbox().start().result(SOON)
     # It has looked, and found nothing to do.
-    eventually(lambda: session._reconciler._timer is None)
+    until(lambda: session._reconciler._timer is None, "it happens", SOON)
     with pytest.raises(ExceptionGroup, match="could not be stopped"):
         session.close().result(SOON)
     attempts = provider.attempts
@@ -313,7 +287,7 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
 
 
 def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_gone(
-    state: None, tmp_path: Path
+    state: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = _waits.Wait("session")
     wait.publish("\udcff waits")
@@ -325,13 +299,6 @@ def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_go
     assert list(_waits.published()) == ["named by somebody else"]
     assert not path.exists()
     wait.withdraw()
-
-
-def test_a_state_folder_that_cannot_be_used_stops_no_session(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "file"))
-    wait = _waits.Wait("session")
-    wait.publish("waits")
-    wait.withdraw()
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(foreign))
+    for call in (lambda: wait.publish("waits"), wait.withdraw):
+        call()  # a folder that cannot be used stops no session

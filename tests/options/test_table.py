@@ -36,18 +36,18 @@ def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults(
     assert {option.name: option.default for option in ALL_OPTIONS} == {
         name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)
     }
+    annotation = inspect.signature(Session).parameters["memory_mb"].annotation
+    assert inspect.formatannotation(annotation) == "int | None"
 
 
 @pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
-def test_the_default_and_each_example_of_an_option_pass_its_check(option: Option) -> None:
+def test_an_option_takes_its_default_and_examples_and_names_itself_in_errors(
+    option: Option,
+) -> None:
     assert option.check(option.name, option.default) == option.default
     assert option.examples
     for example in option.examples:
         option.check(option.name, example)
-
-
-@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
-def test_a_bad_value_is_an_error_that_names_the_option(option: Option) -> None:
     with pytest.raises(ConfigurationError, match=option.name.removesuffix("s")):
         _spec.build(SandboxSpec(), {option.name: object()})
 
@@ -82,10 +82,6 @@ def test_the_openai_agents_sdk_stores_each_option_of_plain_data(option: Option) 
     given = agents.SandboxkitClientOptions.model_validate({option.name: value})
     assert given.options() == {option.name: value}
     assert agents.SandboxkitClientOptions.parse(given.model_dump(mode="json")) == given
-
-
-def test_the_openai_agents_sdk_gets_no_secrets_and_no_misspelt_option() -> None:
-    agents = pytest.importorskip("sandboxkit.integrations.openai_agents")
     for name in ("secrets", "memroy_mb"):
         with pytest.raises(ValueError, match=name):
             agents.SandboxkitClientOptions.model_validate({name: 1})
@@ -152,27 +148,24 @@ def test_a_new_option_is_a_flag(python: Python) -> None:
     assert "'local' cannot honour hostname='box': every local sandbox is called" in done.stderr
 
 
-def test_a_new_option_is_a_field_of_the_adapters(python: Python) -> None:
-    code = (
-        "from sandboxkit.integrations.inspect import SandboxkitConfig\n"
-        "print(SandboxkitConfig(hostname='box').options())\n"
-    )
-    assert python("-c", code).stdout == "{'hostname': 'box'}\n"
+SHOWS = """
+import inspect
+from sandboxkit import Session, ConfigurationError
+from sandboxkit.integrations.inspect import SandboxkitConfig
+print(SandboxkitConfig(hostname='box').options())
+print(inspect.signature(Session.sandbox).parameters['hostname'])
+print([line for line in Session.__doc__.splitlines() if 'machine that commands' in line])
+for options in ({'hostname': 1}, {'hostnam': 'box'}):
+    try:
+        Session('local', **options)
+    except ConfigurationError as error:
+        print(error)
+"""
 
 
-def test_a_new_option_is_in_signatures_help_and_errors(python: Python) -> None:
-    code = (
-        "import inspect\n"
-        "from sandboxkit import Session, ConfigurationError\n"
-        "print(inspect.signature(Session.sandbox).parameters['hostname'])\n"
-        "print([line for line in Session.__doc__.splitlines() if 'machine that commands' in line])\n"
-        "for options in ({'hostname': 1}, {'hostnam': 'box'}):\n"
-        "    try:\n"
-        "        Session('local', **options)\n"
-        "    except ConfigurationError as error:\n"
-        "        print(error)\n"
-    )
-    signature, meaning, bad, unknown = python("-c", code).stdout.splitlines()
+def test_a_new_option_is_in_an_adapter_signatures_help_and_errors(python: Python) -> None:
+    adapter, signature, meaning, bad, unknown = python("-c", SHOWS).stdout.splitlines()
+    assert adapter == "{'hostname': 'box'}"
     assert signature == "hostname: str | None = <the session's>"
     assert "Name of the machine that commands see." in meaning
     assert "hostname=1 is not valid" in bad
@@ -196,8 +189,3 @@ def test_docker_honours_the_new_option(python: Python) -> None:
         *("--", "uname", "-n"),
     )
     assert (done.returncode, done.stdout) == (0, "box\n"), done.stderr
-
-
-def test_signatures_show_the_types_without_their_entries() -> None:
-    annotation = inspect.signature(Session).parameters["memory_mb"].annotation
-    assert inspect.formatannotation(annotation) == "int | None"

@@ -268,24 +268,3 @@ def test_starts_cancelled_at_every_moment_leave_nothing(most: int | None) -> Non
 
         asyncio.run(main())
         settled(session, provider)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"pool": 0},
-        {"pool": True},
-        {"pool": "4"},
-        {"pool": (3, 2)},
-        {"pool": (-1, 2)},
-        {"pool": (1, 2, 3)},
-        {"pool": 4, "max_concurrency": 3},
-        {"pool": 4, "detach": True},
-        {"pool": 4, "command": ["sleep", "1"]},
-        {"reuse": "reset", "profile": "strict"},
-    ],
-    ids=str,
-)
-def test_a_useless_pool_is_refused(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigurationError, match="pool="):
-        Session(Counting(), **options)  # type: ignore[arg-type]  # wrong on purpose
