@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -12,21 +13,7 @@ import pytest
 from sandboxkit import ConfigurationError, Session, _machine_semaphore, wait
 from sandboxkit.testing import FakeProvider
 
-PRELUDE = """
-import os, sys
-from sandboxkit import Session, Operation
-from tests.core.test_max_live import Here
-
-def say(word):
-    print(word, flush=True)
-"""
-HOLD = """
-session = Session(Here(), max_live=int(sys.argv[1]))
-for number in range(int(sys.argv[2])):
-    session.sandbox().start().result(60)
-    say("has")
-input()
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("max_live.toml").read_text())
 
 
 class Here(FakeProvider):
@@ -46,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def process(code: str, *arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + code, *map(str, arguments)],
+        [sys.executable, "-c", PROGRAMS["prelude"] + code, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,11 +61,11 @@ def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
 
 
 def test_the_cap_holds_for_all_processes_and_starves_none() -> None:
-    with process(HOLD, 2, 1) as other, Session(Here(), max_live=2) as session:
+    with process(PROGRAMS["hold"], 2, 1) as other, Session(Here(), max_live=2) as session:
         assert line_of(other) == "has"
         mine = session.sandbox().start().result(60)
         waiting = session.sandbox().start()
-        with process(HOLD, 2, 1) as third:
+        with process(PROGRAMS["hold"], 2, 1) as third:
             assert wait([waiting], timeout=0.2) == ([], [waiting])
             end(other)
             mine.stop().result(60)
@@ -88,7 +75,7 @@ def test_the_cap_holds_for_all_processes_and_starves_none() -> None:
 
 
 def test_a_process_that_is_killed_frees_its_places() -> None:
-    with process(HOLD, 3, 3) as other, Session(Here(), max_live=3) as session:
+    with process(PROGRAMS["hold"], 3, 3) as other, Session(Here(), max_live=3) as session:
         assert [line_of(other) for _ in range(3)] == ["has"] * 3
         waiting = [session.sandbox().start() for _ in range(3)]
         assert wait(waiting, timeout=0.2)[0] == []
@@ -96,28 +83,8 @@ def test_a_process_that_is_killed_frees_its_places() -> None:
         assert len(wait(waiting, num_returns=3, timeout=60)[0]) == 3
 
 
-FORK = """
-session = Session(Here(), max_live=1)
-sandbox = session.sandbox().start().result(60)
-if (pid := os.fork()) == 0:
-    sandbox.stop().result(60)     # nothing: neither the sandbox nor its place is the child's
-    session.close().result(60)
-    own = Session(Here(), max_live=1).sandbox().start()
-    try:
-        own.result(0.2)
-    except TimeoutError:
-        say("full")
-    own.result(30)
-    say("mine")
-    os._exit(0)
-input()
-sandbox.stop().result(60)
-assert os.waitpid(pid, 0)[1] == 0
-"""
-
-
 def test_a_forked_child_has_no_place_and_takes_none_away() -> None:
-    with process(FORK) as parent, Session(Here(), max_live=1) as session:
+    with process(PROGRAMS["fork"]) as parent, Session(Here(), max_live=1) as session:
         assert line_of(parent) == "full"
         waiting = session.sandbox().start()
         assert wait([waiting], timeout=0.2) == ([], [waiting])

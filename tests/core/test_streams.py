@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from sandboxkit import Operation, Session
+from sandboxkit import Operation
 from sandboxkit._pieces import Pieces
 from sandboxkit._streams import LINE_LIMIT, OutputStream
-from sandboxkit.testing import FakeProvider
 
 
 def fed(limit: int | None, *chunks: bytes) -> OutputStream:
@@ -77,12 +76,6 @@ def test_a_line_over_the_maximum_comes_in_pieces(
 def test_a_line_without_an_end_is_never_held_whole() -> None:
     found = list(fed(None, *[b"x" * 65_536] * 64).lines())
     assert [len(each) for each in found] == [LINE_LIMIT] * 4
-
-
-def test_lines_below_the_maximum_are_not_split() -> None:
-    with Session(FakeProvider()) as session:
-        process = session.run(["sh", "-c", "echo one; printf 'two\\r\\nthr'; printf 'ee\\n\\nend'"])
-        assert list(process.stdout.lines()) == ["one", "two", "three", "", "end"]
 
 
 def test_a_flood_of_single_bytes_is_kept_in_few_objects() -> None:

@@ -101,31 +101,33 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+PROVIDERS = {
+    "docker": "docker",
+    "e2b": "e2b",
+    "daytona": "daytona_api_client_async",
+    "modal": "modal",
+    "kubernetes": "yaml",
+    "service": "aiohttp",
+}
+INTEGRATIONS = {
+    "trl": "trl",
+    "inspect": "inspect_ai",
+    "openai-agents": "agents",
+    "smolagents": "smolagents",
+}
+NEED = "from sandboxkit import Session, cli, telemetry; "
+
+
 @pytest.mark.parametrize(
     ("code", "package", "extra"),
     [
+        *((f"{NEED}Session({name!r})", package, name) for name, package in PROVIDERS.items()),
         *(
-            (f"from sandboxkit import Session; Session({name!r})", package, name)
-            for name, package in (
-                ("docker", "docker"),
-                ("e2b", "e2b"),
-                ("daytona", "daytona_api_client_async"),
-                ("modal", "modal"),
-                ("kubernetes", "yaml"),
-                ("service", "aiohttp"),
-            )
+            (f"import sandboxkit.integrations.{name.replace('-', '_')}", package, name)
+            for name, package in INTEGRATIONS.items()
         ),
-        *(
-            (f"import sandboxkit.integrations.{name}", package, name.replace("_", "-"))
-            for name, package in (
-                ("trl", "trl"),
-                ("inspect", "inspect_ai"),
-                ("openai_agents", "agents"),
-                ("smolagents", "smolagents"),
-            )
-        ),
-        ("from sandboxkit.cli import main; main(['doctor'])", "rich", "cli"),
-        ("from sandboxkit import telemetry; telemetry.enable()", "opentelemetry", "otel"),
+        (f"{NEED}cli.main(['doctor'])", "rich", "cli"),
+        (f"{NEED}telemetry.enable()", "opentelemetry", "otel"),
     ],
 )
 def test_what_lacks_its_package_names_ours(

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -26,28 +27,7 @@ COUNT = 4
 SECONDS = 20.0
 """Less than the 30 s in which the owner of a container may come back."""
 
-HUNGRY = """
-import sys
-from sandboxkit import Session
-from tests.pool.test_processes import Here
-
-with Session(Here(), max_live=2) as session:
-    first, second = session.sandbox(), session.sandbox()
-    print(first.exec(["echo", "1"]).result(60).stdout.strip(), flush=True)
-    print(second.exec(["echo", "2"]).result(60).stdout.strip(), flush=True)
-"""
-KILLED = f"""
-import sys, threading, time
-from sandboxkit import Session
-
-with Session(sys.argv[1], pool={COUNT}, tags=("pool:" + sys.argv[2],)) as session:
-    session.warm().result(60)
-    taken = session.sandbox().start().result(60)
-    while (stats := session.pool_stats()).making or stats.ready < {COUNT}:
-        time.sleep(0.02)
-    print("ready", flush=True)
-    threading.Event().wait()
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("processes.toml").read_text())
 
 
 class Here(Counting):
@@ -69,7 +49,7 @@ def test_idle_sandboxes_give_their_room_to_other_processes_and_sessions() -> Non
     with Session(provider, pool=2, max_live=2) as session:
         until(session, lambda stats: stats.ready == 2)
         done = subprocess.run(
-            [sys.executable, "-c", HUNGRY], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", PROGRAMS["hungry"]], capture_output=True, text=True, timeout=120
         )
         assert (done.stdout, done.stderr) == ("1\n2\n", "")
         until(session, lambda stats: stats.ready == 2)
@@ -102,7 +82,9 @@ def test_a_killed_client_leaves_nothing_of_its_pool(provider: str) -> None:
         require_docker()
     run = f"{provider}-{time.time_ns()}"
     client = subprocess.Popen(
-        [sys.executable, "-c", KILLED, provider, run], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAMS["killed"], provider, run, str(COUNT)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert client.stdout is not None
     with client.stdout, Session(provider=provider) as session:

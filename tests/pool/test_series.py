@@ -1,10 +1,9 @@
 """`Sandbox.exec_each`: one command, many inputs, and a reset between two runs."""
 
 import asyncio
-import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,14 @@ import pytest
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import Limits, Verdict, grading_session
 from sandboxkit.integrations.rewards.programs import Program
+from sandboxkit.testing.conformance._base import until as wait_until
 from sandboxkit.types import CommandFile, CommandInput, CommandSeries, CommandSetup
 from tests.docker_here import require_docker
 from tests.pool.providers import until
+from tests.process_list import processes
 
 DEADLINE = 60.0
-LEAVES = """
-read line
-found=$(cat /proc/[0-9]*/cmdline | tr -d '\\0' | grep -ac 'slee[p]77')
-echo "$0 $line" $(ls . /tmp /dev/shm) $found
-echo left > left; echo left > /tmp/left; echo left > /dev/shm/left
-sleep 77 > /dev/null 2>&1 < /dev/null &
-echo "to stderr" >&2
-exit 3
-"""
-USES_CPU = """import os, sys, time
-if sys.argv[1] == "run2":
-    for _ in range(2):
-        if os.fork() == 0:
-            while time.process_time() < 0.6: pass
-            os._exit(0)
-    os.wait(), os.wait()
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("series.toml").read_text())
 
 
 def inputs(count: int) -> tuple[CommandInput, ...]:
@@ -55,7 +40,7 @@ def test_no_run_of_a_series_finds_anything_of_the_one_before(session: Session) -
     setup = CommandSetup((CommandFile("/workspace/given", b"x", 0o444, reused=True),))
     for _ in range(2):
         with session.sandbox() as sandbox:
-            series = sandbox.exec_each(["sh", "-c", LEAVES], runs, setup=setup)
+            series = sandbox.exec_each(["sh", "-c", PROGRAMS["leaves"]], runs, setup=setup)
             results = series.result(DEADLINE)
         heads = " .: given /dev/shm: /tmp: 0\n"
         assert [each.stdout for each in results] == [f"run{n} line{n}{heads}" for n in range(20)]
@@ -71,7 +56,7 @@ def test_no_run_of_a_series_finds_anything_of_the_one_before(session: Session) -
     [
         (["sh", "-c", "[ $0 = run2 ] && sleep 100; true"], 1.0),
         (["sh", "-c", "[ $0 = run2 ] && (yes & yes); true"], DEADLINE),
-        (["python3", "-c", USES_CPU], 1.0),
+        (["python3", "-c", PROGRAMS["uses_cpu"]], 1.0),
     ],
     ids=["elapsed time", "output", "CPU time of children"],
 )
@@ -92,14 +77,19 @@ def test_a_run_that_exceeds_a_limit_ends_the_series_before_it(
 def test_a_series_starts_no_run_after_its_time_and_a_killed_one_leaves_no_process(
     session: Session,
 ) -> None:
+    sleep = f"sleep {os.getpid()}.5"
+
+    def sleeps() -> bool:
+        return any(each.args == sleep for each in processes())
+
     with session.sandbox() as sandbox:
         short = CommandSeries(inputs(500), seconds=DEADLINE, total_seconds=0.05)
         assert 1 <= len(sandbox.exec_each(["true"], short).result(DEADLINE)) < 500
         runs = CommandSeries(inputs(3), seconds=DEADLINE, total_seconds=DEADLINE)
-        endless = sandbox.exec_each(["sh", "-c", f"sleep {os.getpid()}.5"], runs)
-        wait_until(lambda: sleeps(f"{os.getpid()}.5"))
-        endless.cancel()
-        wait_until(lambda: not sleeps(f"{os.getpid()}.5"))
+        endless = sandbox.exec_each(["sh", "-c", sleep], runs)
+        for runs_now in (True, False):
+            wait_until(lambda: sleeps() == runs_now, f"it runs: {runs_now}", DEADLINE)  # noqa: B023
+            endless.cancel()
         assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
 
 
@@ -119,22 +109,6 @@ def test_the_cases_of_a_submission_share_sandboxes(monkeypatch: pytest.MonkeyPat
     verdict, resets = asyncio.run(grade())
     assert (verdict.reward, len(verdict.parts)) == (1, 28), verdict
     assert resets <= 5
-
-
-def sleeps(seconds: str) -> bool:
-    """Whether a process of this machine, in a sandbox or not, sleeps for so long."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if path.read_bytes().split(b"\0")[:2] == [b"sleep", seconds.encode()]:
-                return True
-    return False
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_series_is_refused_beside_another_call_and_the_sandbox_stays_usable() -> None:
