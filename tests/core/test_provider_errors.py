@@ -1,6 +1,6 @@
 """Errors of a provider's methods say which provider and which sandbox they concern."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import pytest
 
@@ -37,23 +37,30 @@ class FailingProvider(FakeProvider):
 async def ignored(*_: object) -> None: ...
 
 
-async def test_errors_of_coroutines_have_the_provider_and_the_sandbox() -> None:
-    with pytest.raises(SandboxError, match="exec") as caught:
-        await FailingProvider().exec("box", Command(("true",)), ignored)
-    assert (caught.value.provider, caught.value.sandbox_id) == ("failing", "box")
+async def listed() -> None:
+    _ = [each async for each in FailingProvider().list({})]
 
 
-async def test_errors_of_listings_have_the_provider() -> None:
-    with pytest.raises(SandboxError, match="get") as caught:
-        _ = [each async for each in FailingProvider().list({})]
-    assert (caught.value.provider, caught.value.sandbox_id) == ("failing", "one")
+async def checked() -> None:
+    FailingProvider().check(SandboxSpec())
 
 
-def test_errors_of_checks_have_the_provider_and_their_cause() -> None:
-    with pytest.raises(ConfigurationError, match="check") as caught:
-        FailingProvider().check(SandboxSpec())
-    assert caught.value.provider == "failing"
-    assert isinstance(caught.value.__cause__, ValueError)
+@pytest.mark.parametrize(
+    ("call", "message", "of"),
+    [
+        (lambda: FailingProvider().exec("box", Command(("true",)), ignored), "exec", "box"),
+        (listed, "get", "one"),
+        (checked, "check", None),
+    ],
+    ids=["coroutine", "listing", "check"],
+)
+async def test_an_error_gets_its_provider_and_its_sandbox_and_keeps_its_cause(
+    call: Callable[[], Awaitable[object]], message: str, of: str | None
+) -> None:
+    with pytest.raises(SandboxError, match=message) as caught:
+        await call()
+    assert (caught.value.provider, caught.value.sandbox_id) == ("failing", of)
+    assert isinstance(caught.value.__cause__, ValueError) == (message == "check")
 
 
 async def test_what_an_error_says_itself_stays() -> None:

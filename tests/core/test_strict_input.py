@@ -108,6 +108,7 @@ def test_an_invalid_argument_is_refused_before_anything_happens(name: str) -> No
         if not name.startswith(NEEDS_A_COMMAND):
             assert provider.attempts == []
             assert sandbox.id is None
+            assert not session._sandboxes - {sandbox}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,16 +104,21 @@ def test_no_file_is_too_long() -> None:
     assert {path: length for path, length in lengths.items() if length > LINES} == {}
 
 
-def code_lines(path: Path) -> int:
-    """How many lines hold code: neither empty, nor comment, nor docstring."""
-    text = path.read_text()
-    documented: set[int] = set()
-    for node in ast.walk(parse(text)):
+def texts(path: Path) -> Iterator[ast.Constant]:
+    """The docstrings of a file, and other texts that are statements."""
+    for node in ast.walk(parse(path.read_text())):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            documented.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+            yield value
+
+
+def code_lines(path: Path) -> int:
+    """How many lines hold code: neither empty, nor comment, nor docstring."""
+    documented: set[int] = set()
+    for value in texts(path):
+        documented.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
     held: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type not in LAYOUT:
             held.update(range(token.start[0], token.end[0] + 1))
     return len(held - documented)
@@ -128,16 +134,13 @@ def test_the_core_stays_small() -> None:
 
 def test_no_docstring_needs_the_line_above_it_to_mean_anything() -> None:
     fragment = re.compile(r"(Of|Its|The same|For|Those|That|These|In which|Whose|Which of|By)\b")
-    found: list[str] = []
-    for path in tracked("*.py"):
-        if path.relative_to(ROOT).parts[0] == "tests":
-            continue
-        for node in ast.walk(parse(path.read_text())):
-            value = node.value if isinstance(node, ast.Expr) else None
-            if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
-                continue
-            if fragment.match(value.value):
-                found.append(f"{path.relative_to(ROOT)}:{value.lineno}: {value.value[:60]}")
+    found = [
+        f"{path.relative_to(ROOT)}:{value.lineno}: {value.value[:60]}"
+        for path in tracked("*.py")
+        if path.relative_to(ROOT).parts[0] != "tests"
+        for value in texts(path)
+        if fragment.match(value.value)
+    ]
     assert found == []
 
 
