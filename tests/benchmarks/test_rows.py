@@ -41,7 +41,8 @@ async def test_a_row_runs_and_its_outputs_are_right(entry: Entry) -> None:
         name: SMALL.get(name, value) for name, value in entry.arguments.items()
     }
     measure = getattr(ours, entry.measure, None) if entry.module == "ours" else None
-    measure = measure or getattr(bare, entry.measure, bare.command)
+    if measure is None:
+        measure = getattr(bare, entry.measure, bare.command)
     async with AsyncExitStack() as stack:
         context = measure(**arguments)
         if isinstance(context, AbstractContextManager):

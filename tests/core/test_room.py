@@ -300,5 +300,5 @@ def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_go
     assert not path.exists()
     wait.withdraw()
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(foreign))
-    for call in (lambda: wait.publish("waits"), wait.withdraw):
-        call()  # a folder that cannot be used stops no session
+    wait.publish("waits")  # a folder that cannot be used stops no session
+    wait.withdraw()

@@ -104,19 +104,19 @@ def test_no_file_is_too_long() -> None:
     assert {path: length for path, length in lengths.items() if length > LINES} == {}
 
 
-def texts(path: Path) -> Iterator[ast.Constant]:
-    """The docstrings of a file, and other texts that are statements."""
+def texts(path: Path) -> Iterator[tuple[int, int, str]]:
+    """The docstrings of a file, and other texts that are statements, with their first and last lines."""
     for node in ast.walk(parse(path.read_text())):
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield value
+            yield value.lineno, value.end_lineno or value.lineno, value.value
 
 
 def code_lines(path: Path) -> int:
     """How many lines hold code: neither empty, nor comment, nor docstring."""
     documented: set[int] = set()
-    for value in texts(path):
-        documented.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+    for first, last, _ in texts(path):
+        documented.update(range(first, last + 1))
     held: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type not in LAYOUT:
@@ -135,11 +135,11 @@ def test_the_core_stays_small() -> None:
 def test_no_docstring_needs_the_line_above_it_to_mean_anything() -> None:
     fragment = re.compile(r"(Of|Its|The same|For|Those|That|These|In which|Whose|Which of|By)\b")
     found = [
-        f"{path.relative_to(ROOT)}:{value.lineno}: {value.value[:60]}"
+        f"{path.relative_to(ROOT)}:{line}: {text[:60]}"
         for path in tracked("*.py")
         if path.relative_to(ROOT).parts[0] != "tests"
-        for value in texts(path)
-        if fragment.match(value.value)
+        for line, _, text in texts(path)
+        if fragment.match(text)
     ]
     assert found == []
 

@@ -281,7 +281,7 @@ class Pools(RuleBasedStateMachine):
         """Each session alone gets all the room at once, although the other one keeps a pool."""
         for session in self.sessions:
             boxes = [session.sandbox() for _ in range(min(self.own, self.shared or self.own))]
-            done, late = wait([box.start() for box in boxes], len(boxes), timeout=SOON)
+            done, late = wait([box.start() for box in boxes], num_returns=len(boxes), timeout=SOON)
             assert not late, self.explained()
             for start in done:
                 start.result()
