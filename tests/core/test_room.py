@@ -94,6 +94,7 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
         assert not second.done()
         provider.broken = False
         assert second.result(SOON).returncode == 0
+        until(lambda: not provider._boxes, "both are gone", SOON)
         provider.broken = True
         with pytest.raises(SandboxError):
             session.sandbox(files={"/dev/null/no": b""}).start().result(SOON)
