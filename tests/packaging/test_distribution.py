@@ -136,7 +136,7 @@ def test_what_lacks_its_package_names_ours(
     whole = f"import sys; sys.modules[{package!r}] = None; {code}"
     last = said("-c", whole, path=tmp_path).stderr.splitlines()[-1]
     remedy = re.escape(f": pip install '{NAME}[{extra}]'")
-    assert re.search(rf"'{package}[.\w]*'{remedy}", last)
+    assert re.search(rf"'{package}[.\w-]*'{remedy}", last)
 
 
 def test_our_package_alone_is_imported(tmp_path: Path) -> None:
