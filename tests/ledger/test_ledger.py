@@ -210,7 +210,7 @@ def test_a_locked_file_is_said_once_and_its_amounts_come_later(
             assert len(caplog.records) == said, "the end of a session waits for no file"
             flush().result(_SECONDS)
         (record,) = caplog.records
-    assert "database is locked" in record.getMessage()
+    assert "database is locked; it is tried again while this process lives" in record.getMessage()
     assert str(ledger.path) in record.getMessage()
     with Session(FakeProvider()) as session:
         session.run(["true"]).result(_SECONDS)

@@ -133,6 +133,7 @@ NEED = "from sandboxkit import Session, cli, telemetry; "
 def test_what_lacks_its_package_names_ours(
     code: str, package: str, extra: str, tmp_path: Path
 ) -> None:
+    assert extra in EXTRAS
     whole = f"import sys; sys.modules[{package!r}] = None; {code}"
     last = said("-c", whole, path=tmp_path).stderr.splitlines()[-1]
     remedy = re.escape(f": pip install '{NAME}[{extra}]'")
