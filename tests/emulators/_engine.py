@@ -8,11 +8,13 @@ running sandboxes.
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from sandboxkit import Sandbox, Session, Snapshot, SnapshotInUseError
+from sandboxkit.providers.docker import DockerProvider
 
 HEADER = struct.Struct(">IcI")
 """The header of a frame, as in the worker: length, kind, number of the process."""
@@ -20,6 +22,7 @@ _WRITE = '[ -d "${1%/*}" ] || mkdir -p -- "${1%/*}" && exec cat >"$1"'
 _CREDIT = 128 << 10
 """Bytes after which the worker gets credit for more output, an eighth of its window. A message for each
 piece of output would cost more than the piece."""
+_ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 _WORKER = Path(__file__).with_name("_worker.py")
 
 
@@ -177,9 +180,10 @@ class Machine:
     async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
         """Send a frame to the worker."""
         async with self._sending:
-            if self._worker.done():
-                raise MachineEnded
-            await self._worker.stdin.write(HEADER.pack(len(data), kind, number) + data)
+            try:
+                await self._worker.stdin.write(HEADER.pack(len(data), kind, number) + data)
+            except BrokenPipeError:  # the worker has ended, perhaps at this very moment
+                raise MachineEnded from None
 
     async def _receive(self) -> None:
         received = bytearray()
@@ -195,36 +199,88 @@ class Machine:
             process.lose()
 
 
-class Snapshots:
+class Snapshots(dict[str, Snapshot]):
     """The snapshots of an emulated account, by their names."""
 
-    def __init__(self) -> None:
-        self._there: dict[str, Snapshot] = {}
-        self._removed: list[Snapshot] = []
-        """Removed snapshots from which sandboxes still run."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._there)
-
-    def __setitem__(self, name: str, snapshot: Snapshot) -> None:
-        self._there[name] = snapshot
-
-    def get(self, name: str | None) -> Snapshot | None:
-        """Return the snapshot of a name, or None."""
-        return self._there.get(name or "")
+    _removed: tuple[Snapshot, ...] = ()
+    """Removed snapshots from which sandboxes still run."""
 
     async def remove(self, name: str) -> bool:
         """Remove a snapshot, which sandboxes may still run from; False if there is none."""
-        found = self._there.pop(name, None)
+        found = self.pop(name, None)
         if found is None:
             return False
         try:
             await found.delete()
         except SnapshotInUseError:
-            self._removed.append(found)
+            self._removed += (found,)
         return True
 
     async def aclose(self) -> None:
         """Remove all of them; no sandbox runs any more."""
-        for snapshot in (*self._there.values(), *self._removed):
+        for snapshot in (*self.values(), *self._removed):
             await snapshot.delete()
+
+
+class HasMachine(Protocol):
+    """A sandbox of an emulated account."""
+
+    machine: Machine | None
+    timer: asyncio.TimerHandle | None
+
+
+B = TypeVar("B", bound=HasMachine)
+
+
+class Account(Generic[B]):
+    """The sandboxes of an emulated account, by their ids, and its snapshots."""
+
+    def __init__(self) -> None:
+        """With the option "rooted", machines are Docker containers with root and other users."""
+        self.rooted = "rooted" in sys.argv[1:]
+        provider = DockerProvider(capabilities=_ROOTS) if self.rooted else "local"
+        self.session = Session(provider)
+        self.alive: dict[str, B] = {}
+        self.snapshots = Snapshots()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do work that no request waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end_after(self, box_id: str, seconds: float | None) -> None:
+        """Let a sandbox end so many seconds from now; None means never."""
+        box = self.alive[box_id]
+        if box.timer is not None:
+            box.timer.cancel()
+        box.timer = None
+        if seconds is not None:
+            box.timer = asyncio.get_running_loop().call_later(
+                seconds, lambda: self.spawn(self.kill(box_id))
+            )
+
+    async def kill(self, box_id: str) -> None:
+        """End a sandbox; do nothing if it has ended."""
+        box = self.alive.pop(box_id, None)
+        if box is None:
+            return
+        if box.timer is not None:
+            box.timer.cancel()
+        if box.machine is not None:
+            await box.machine.stop()
+
+    async def kill_all(self) -> None:
+        """End all sandboxes."""
+        for box_id in list(self.alive):
+            await self.kill(box_id)
+
+    async def aclose(self) -> None:
+        """End everything, including what is starting."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.kill_all()
+        await self.snapshots.aclose()
+        await self.session.close()

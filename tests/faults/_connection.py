@@ -7,18 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from tests.faults._plan import (
-    Direction,
-    Drop,
-    Fault,
-    Half,
-    HttpAnswer,
-    Late,
-    Reset,
-    Stall,
-)
-
-__all__ = ["CHUNK", "Connection", "Gate"]
+from tests.faults._plan import Direction, Drop, Fault, Half, HttpAnswer, Late, Reset, Stall
 
 CHUNK = 64 * 1024
 _HEAD_LIMIT = 64 * 1024

@@ -1,24 +1,12 @@
-"""What can go wrong on a connection, and which request it happens to."""
+"""What can go wrong with a request, and which request it happens to."""
 
+import asyncio
+import json
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
-
-__all__ = [
-    "Direction",
-    "Drop",
-    "Fault",
-    "Half",
-    "HttpAnswer",
-    "Late",
-    "Plan",
-    "Request",
-    "Reset",
-    "SeededPlan",
-    "Stall",
-    "too_many_requests",
-]
+from typing import Any, Literal
 
 Direction = Literal["request", "answer", "both"]
 
@@ -35,7 +23,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing passes any more, and the connection stays open, for `seconds` or until `heal()`."""
+    """Nothing passes any more, and the connection stays open, for `seconds` or until it is healed."""
 
     direction: Direction = "both"
     seconds: float | None = None
@@ -48,7 +36,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The connection closes after so many bytes of the answer."""
+    """The connection closes after so many bytes of the answer; in a server, after its first piece."""
 
     bytes: int
 
@@ -62,7 +50,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The proxy answers; the request does not pass. What is not HTTP/1 is reset instead."""
+    """This is the answer; the request does not pass. What is not HTTP is reset instead."""
 
     status: int
     body: bytes = b""
@@ -79,7 +67,26 @@ class Drop:
     then: Literal["close", "reset", "stall"] = "close"
 
 
-Fault = Stall | Reset | Half | Late | HttpAnswer | Drop
+@dataclass(frozen=True, slots=True)
+class RpcAnswer:
+    """A gRPC server fails the call with this status, without doing the work."""
+
+    status: str
+    message: str = ""
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A gRPC server answers with bytes that are no message."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """All sandboxes of an emulator end just before the answer, or in the middle of it."""
+
+
+Fault = Stall | Reset | Half | Late | HttpAnswer | Drop | RpcAnswer | Garbage | End
 
 Plan = Callable[[Request], Fault | None]
 """Asked at the beginning of each exchange, on the proxy's thread; None lets it pass."""
@@ -87,11 +94,8 @@ Plan = Callable[[Request], Fault | None]
 
 def too_many_requests(retry_after: float) -> HttpAnswer:
     """HTTP 429 that names a time."""
-    return HttpAnswer(
-        429,
-        b'{"message": "too many requests"}',
-        {"Retry-After": f"{retry_after:g}", "Content-Type": "application/json"},
-    )
+    headers = {"Retry-After": f"{retry_after:g}", "Content-Type": "application/json"}
+    return HttpAnswer(429, b'{"message": "too many requests"}', headers)
 
 
 class SeededPlan:
@@ -105,6 +109,90 @@ class SeededPlan:
 
     def __call__(self, request: Request) -> Fault | None:
         chance = random.Random(f"{self._seed}:{request.number}")
-        if chance.random() >= self._share:
-            return None
-        return chance.choice(self._faults)
+        return chance.choice(self._faults) if chance.random() < self._share else None
+
+
+@dataclass
+class Rule:
+    """A fault of an emulator, for the requests with a name."""
+
+    name: str
+    fault: Fault
+    skip: int = 0
+    times: int = 1_000_000
+    per_second: int = 0
+    """Number of matching requests per second that pass without the fault."""
+    skip_replies: int = 0
+    """Number of replies of a streaming call that still arrive."""
+    passed: list[float] = field(default_factory=list)
+    cleared: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def applies(self) -> bool:
+        """Whether the next request meets the fault; it is counted."""
+        now = time.monotonic()
+        self.passed = [each for each in self.passed if each > now - 1]
+        if self.skip:
+            self.skip -= 1
+        elif len(self.passed) < self.per_second:
+            self.passed.append(now)
+        elif self.times:
+            self.times -= 1
+            return True
+        return False
+
+
+class Rules:
+    """The faults that the tests have planned in an emulator, in the order in which they apply."""
+
+    def __init__(self, matches: Callable[[str, str], bool]) -> None:
+        """`matches` says whether a request of the first name meets a rule for the second one."""
+        self._matches = matches
+        self._rules: list[Rule] = []
+
+    # Any: numbers and texts, as they come from the tests.
+    def plan(self, name: str, kind: str, **details: Any) -> None:
+        """Add a fault by its name in `KINDS`; `details` are of its rule and of the fault itself."""
+        of_rule = {key: details.pop(key) for key in list(details) if key in Rule.__annotations__}
+        self._rules.append(Rule(name, KINDS[kind](**details), **of_rule))
+
+    def take(self, name: str) -> Rule | None:
+        """Return the rule that applies to this request, if any, and count it."""
+        return next((r for r in self._rules if self._matches(name, r.name) and r.applies()), None)
+
+    def clear(self) -> None:
+        """Remove all faults; what they stall continues."""
+        for rule in self._rules:
+            rule.cleared.set()
+        self._rules.clear()
+
+
+# Any: JSON, as a vendor would send it.
+def _http(status: int = 500, body: Any = "", headers: Mapping[str, str] | None = None) -> Fault:
+    is_text = isinstance(body, str)
+    content = (body if is_text else json.dumps(body)).encode()
+    kind = {"content-type": "text/html" if is_text else "application/json"}
+    return HttpAnswer(status, content, {**kind, **(headers or {})})
+
+
+def _status(status: int | str = 500, **details: Any) -> Fault:
+    return RpcAnswer(status, **details) if isinstance(status, str) else _http(status, **details)
+
+
+def _always(fault: Fault) -> Callable[..., Fault]:
+    return lambda **_: fault
+
+
+KINDS: dict[str, Callable[..., Fault]] = {
+    "status": _status,
+    "http": lambda status, message="", **_: _http(int(status), message),
+    "garbage": _always(Garbage()),
+    "reset": _always(Reset()),
+    "reset_mid_body": _always(Half(1)),
+    "stall": _always(Stall()),
+    "stall_body": _always(Stall("answer")),
+    "drop": _always(Drop("reset")),
+    "silent": _always(Drop("stall")),
+    "end": _always(End()),
+    "end_sandbox": _always(End()),
+}
+"""The faults of emulators by the names that tests give them. A gRPC status is a word, an HTTP status a number."""

@@ -7,20 +7,16 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Coroutine
 from typing import Literal, Self
 from urllib.parse import urlsplit
-
-import anyio.to_thread
 
 from sandboxkit.errors import ConfigurationError
 from tests.faults._connection import CHUNK, Connection, Gate
 from tests.faults._plan import Direction, Fault, Plan, Request
 
-__all__ = ["FaultProxy"]
-
 _SECONDS = 60.0
+Connect = Callable[[], Coroutine[object, object, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
 class FaultProxy:
@@ -32,8 +28,8 @@ class FaultProxy:
     is something else; a request that upgrades its connection (a terminal, `docker attach`) is
     the last one on it. Without a plan everything passes, until `stall()` or `reset()`.
 
-    It is a context manager, `with` or `async with`, and works on a thread of its own: every
-    method may be called from any thread, and holds for what arrives after it has returned.
+    It is a context manager, and works on a thread of its own: every method may be called from any
+    thread, and holds for what arrives after it has returned.
 
     >>> with FaultProxy(server.url, plan=lambda request: Drop()) as proxy:
     ...     urllib.request.urlopen(proxy.url)
@@ -53,13 +49,11 @@ class FaultProxy:
         plan: Plan | None = None,
         listen: Literal["unix", "tcp"] | None = None,
     ) -> None:
-        self._upstream = _Address.parse(upstream)
-        self._listen = listen or ("unix" if self._upstream.path else "tcp")
+        self._scheme, self._reach = _parse(upstream)
+        self._listen = listen or ("unix" if self._scheme == "unix" else "tcp")
         self.plan = plan
         """May be set at any time; it holds for the requests that follow."""
         self.url = ""
-        self.connections = 0
-        """How many were accepted so far."""
         self.faults: Counter[str] = Counter()
         """How often each kind of fault was chosen by a plan, and how many connections a call of
         `stall()` or `reset()` found open."""
@@ -127,26 +121,10 @@ class FaultProxy:
             raise self._failure
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         assert self._thread is not None
         self._do(lambda: self._stop.set())
         self._thread.join()
-
-    async def __aenter__(self) -> Self:
-        return await anyio.to_thread.run_sync(self.__enter__)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await anyio.to_thread.run_sync(self.__exit__, kind, error, trace)
 
     def _do(self, action: Callable[[], object]) -> None:
         """Run it on the proxy's thread, and return when it has run."""
@@ -203,14 +181,13 @@ class FaultProxy:
             self.url = f"unix://{path}"
             return await asyncio.start_unix_server(accepted, path, limit=CHUNK)
         server = await asyncio.start_server(accepted, "127.0.0.1", 0, limit=CHUNK)
-        scheme = self._upstream.scheme if self._upstream.path is None else "tcp"
+        scheme = "tcp" if self._scheme == "unix" else self._scheme
         self.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         try:
-            far = await self._upstream.connect()
+            far = await self._reach()
         except OSError:
             writer.transport.abort()
             return
@@ -229,25 +206,15 @@ class FaultProxy:
         return fault
 
 
-class _Address:
-    """Where the real server is."""
-
-    def __init__(self, scheme: str, path: str | None, host: str, port: int) -> None:
-        self.scheme, self.path, self._host, self._port = scheme, path, host, port
-
-    @classmethod
-    def parse(cls, url: str) -> "_Address":
-        parts = urlsplit(url)
-        if parts.scheme == "unix" and parts.path:
-            return cls("unix", parts.path, "", 0)
-        if parts.scheme in ("tcp", "http", "https") and parts.hostname and parts.port:
-            return cls(parts.scheme, None, parts.hostname, parts.port)
-        raise ConfigurationError(
-            f"the fault proxy's upstream {url!r} is no address: "
-            "use unix:///path/to.sock, tcp://host:port or http://host:port"
-        )
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.path is not None:
-            return await asyncio.open_unix_connection(self.path, limit=CHUNK)
-        return await asyncio.open_connection(self._host, self._port, limit=CHUNK)
+def _parse(url: str) -> tuple[str, Connect]:
+    """Return the scheme of the real server's address, and how to connect to it."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix" and parts.path:
+        return "unix", lambda: asyncio.open_unix_connection(parts.path, limit=CHUNK)
+    if parts.scheme in ("tcp", "http", "https") and parts.hostname and parts.port:
+        where = parts.hostname, parts.port
+        return parts.scheme, lambda: asyncio.open_connection(*where, limit=CHUNK)
+    raise ConfigurationError(
+        f"the fault proxy's upstream {url!r} is no address: "
+        "use unix:///path/to.sock, tcp://host:port or http://host:port"
+    )

@@ -2,17 +2,22 @@
 
 import asyncio
 import datetime
+import json
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from daytona_api_client_async import CreateSandbox, SandboxState
 
-from sandboxkit import SandboxError, Session
-from sandboxkit.providers.docker import DockerProvider
-from tests.emulators._engine import Machine, Process, Snapshots
+from sandboxkit import SandboxError
+from tests.emulators._engine import Account, Machine, Process
+from tests.emulators._serving import RefusedError
+from tests.faults.asgi import Message
 
+KEY = "dtn_0123456789abcdef"
+Answer = tuple[int, Any]
+Violation = Callable[[str], None]
 _START_SECONDS = 0.02
 _DELETE_SECONDS = 0.5
 _REMOVING_SECONDS = 0.3
@@ -28,7 +33,6 @@ useradd --create-home daytona && chmod 700 /home/daytona && chmod 1777 /tmp && r
 rm -f /etc/profile.d/*
 """
 """Makes the machine like the vendor's image: its user is not root and can write only to the home."""
-_ROOTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 
 
 def _user_of(build: Any) -> str:
@@ -36,6 +40,28 @@ def _user_of(build: Any) -> str:
     lines = (build.dockerfile_content if build is not None else "").split("\n")
     named = [line.removeprefix("USER ") for line in lines if line.startswith("USER ")]
     return named[-1] if named else "daytona"
+
+
+@dataclass
+class Settings:
+    """What a test may change."""
+
+    loses_snapshot: bool = False
+    """Whether the next snapshot fails after it was begun."""
+    most_snapshots: int = 100
+    """The organization's quota."""
+    profile: str = ""
+    """The content of the image's /etc/profile."""
+    warm: bool = False
+    """Whether sandboxes from a snapshot come from a warm pool, so that they run when creation returns."""
+    cpus: float | None = None
+    """The organization's limit of CPUs in use; None: no limit."""
+    end: tuple[str, dict[str, Any]] | None = None
+    """The state in which the next sandbox ends before it has started, and fields of its description."""
+    slow: int = 0
+    """Number of readers that are treated as slow at their next piece of output."""
+    cut: bool | None = None
+    """Whether the next write is delivered before its connection is aborted; None: no abort."""
 
 
 @dataclass
@@ -74,39 +100,20 @@ class Box:
     """Whether connections to its terminals stay open when it stops."""
 
 
-class Boxes:
+class Boxes(Account[Box]):
     """All running sandboxes."""
 
-    def __init__(self, *, rooted: bool) -> None:
-        """With `rooted`, machines are Docker containers with root and other users, like the vendor's."""
-        self._rooted = rooted
-        self._session = Session(DockerProvider(capabilities=_ROOTS) if rooted else "local")
-        self.alive: dict[str, Box] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
         self.gone: dict[str, Box] = {}
         """Those that waited too long for a runner: they can be asked for by their id."""
-        self.snapshots = Snapshots()
-        """By their names: the disks of the sandboxes that they were made of."""
         self.made_of: dict[str, Box] = {}
         """By the names of snapshots: the sandboxes, which have their sizes and users."""
         self.removing: set[str] = set()
         """The names of those that are being removed."""
         self.inactive: set[str] = set()
         """The names of those that are deactivated."""
-        self.loses_snapshot = False
-        """Whether the next one fails after it was begun."""
-        self.most_snapshots = 100
-        """The organization's quota."""
-        self.minute = 60.0
-        """Length in seconds of a minute of lifetime; tests shorten it."""
-        self.profile = ""
-        """The content of the image's /etc/profile."""
-        self.warm = False
-        """Whether sandboxes from a snapshot come from a warm pool, so that they run when creation returns."""
-        self.cpus: float | None = None
-        """The organization's limit of CPUs in use; None: no limit."""
-        self.end: tuple[SandboxState, dict[str, Any]] | None = None
-        """The state in which the next sandbox ends before it has started, and fields of its description."""
 
     async def create(self, asked: CreateSandbox) -> Box:
         """Begin to create a sandbox. It starts later; with a warm pool it has started on return."""
@@ -124,8 +131,8 @@ class Boxes:
         )
         self.alive[box.id] = box
         self.set_ttl(box, asked.ttl_minutes or 0)
-        self._spawn(self._start(box))
-        if self.warm and asked.build_info is None:
+        self.spawn(self._start(box))
+        if self.settings.warm and asked.build_info is None:
             await box.decided.wait()
         return box
 
@@ -136,15 +143,11 @@ class Boxes:
 
     def set_ttl(self, box: Box, minutes: float) -> None:
         """Set the lifetime to so many minutes from now; 0 means no limit."""
-        if box.timer is not None:
-            box.timer.cancel()
-        box.timer, box.destroy_at = None, None
+        self.end_after(box.id, minutes * 60 if minutes else None)
+        box.destroy_at = None
         if minutes:
             now = datetime.datetime.now(datetime.UTC)
             box.destroy_at = now + datetime.timedelta(minutes=minutes)
-            box.timer = asyncio.get_running_loop().call_later(
-                minutes * self.minute, lambda: self._spawn(self.kill(box.id))
-            )
 
     def snapshot(self, box: Box, name: str) -> None:
         """Begin to make a snapshot of a sandbox, which stands still meanwhile.
@@ -157,8 +160,8 @@ class Boxes:
             try:
                 made = await box.machine.snapshot()
                 await asyncio.sleep(_START_SECONDS)  # it is sent to the registry
-                if name in self.made_of or self.loses_snapshot:
-                    self.loses_snapshot = False
+                if name in self.made_of or self.settings.loses_snapshot:
+                    self.settings.loses_snapshot = False
                     await made.delete()
                 else:
                     self.snapshots[name], self.made_of[name] = made, box
@@ -167,7 +170,7 @@ class Boxes:
             box.state = before
 
         before, box.state = box.state, SandboxState.SNAPSHOTTING
-        self._spawn(save())
+        self.spawn(save())
 
     def remove_snapshot(self, name: str) -> None:
         """Begin to remove a snapshot; no sandbox can start from it any more."""
@@ -180,16 +183,7 @@ class Boxes:
 
         if name not in self.removing:
             self.removing.add(name)
-            self._spawn(remove())
-
-    async def kill(self, sandbox_id: str) -> None:
-        box = self.alive.pop(sandbox_id, None)
-        if box is None:
-            return
-        if box.timer is not None:
-            box.timer.cancel()
-        if box.machine is not None:
-            await box.machine.stop()
+            self.spawn(remove())
 
     async def stop_silently(self) -> None:
         """Stop all sandboxes without a reason; their terminals' connections stay open but send nothing."""
@@ -197,24 +191,6 @@ class Boxes:
             if box.machine is not None:
                 box.silent = True
                 await box.machine.stop()
-
-    async def kill_all(self) -> None:
-        for sandbox_id in list(self.alive):
-            await self.kill(sandbox_id)
-
-    async def aclose(self) -> None:
-        """End all sandboxes concurrently, including those that are starting."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.kill_all()
-        await self.snapshots.aclose()
-        await self._session.close()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _start(self, box: Box) -> None:
         try:
@@ -233,8 +209,9 @@ class Boxes:
     async def _runs(self, box: Box) -> bool:
         """Start a sandbox's machine; return whether it runs. If not, `box.error` has the reason."""
         await asyncio.sleep(_START_SECONDS)
-        if self.end is not None:
-            (box.state, box.said), self.end = self.end, None
+        if self.settings.end is not None:
+            (state, box.said), self.settings.end = self.settings.end, None
+            box.state = SandboxState(state)
             if box.state is SandboxState.DESTROYED:
                 self.gone[box.id] = self.alive.pop(box.id)
             return False
@@ -245,23 +222,19 @@ class Boxes:
             return False
         asked = box.asked
         restricted = asked.network_block_all or asked.domain_allow_list or asked.network_allow_list
-        network = "none" if restricted else "internet"
-        env = box.asked.env or {}
         snapshot = self.snapshots.get(asked.snapshot)
-        prepare = _VENDORS_IMAGE if self._rooted else _USER
-        if (
-            self._rooted and snapshot
-        ):  # it has all of the machine; one of local's lacks parts of /etc
-            prepare = ""
+        prepare = _VENDORS_IMAGE if self.rooted else _USER
+        if self.rooted and snapshot:
+            prepare = ""  # it has all of the machine; one of local's lacks parts of /etc
         try:
             machine = await Machine.start(
-                self._session,
-                network=network,
-                env=env,
+                self.session,
+                network="none" if restricted else "internet",
+                env=asked.env or {},
                 pids=4096,
                 prepare=prepare,
-                user="root" if self._rooted else None,
-                daemon=box.user if self._rooted else None,
+                user="root" if self.rooted else None,
+                daemon=box.user if self.rooted else None,
                 snapshot=snapshot,
             )
         except SandboxError as error:
@@ -272,3 +245,27 @@ class Boxes:
             return False
         box.machine, box.state = machine, SandboxState.STARTED
         return True
+
+
+def check_key(scope: Message) -> None:
+    """Raise RefusedError for a request without the account's API key."""
+    headers = dict(scope["headers"])
+    if headers.get(b"authorization") != f"Bearer {KEY}".encode():
+        raise RefusedError(401, "Invalid credentials")
+
+
+def read(kind: Any, body: bytes, violation: Violation) -> Any:
+    """Parse a request's body as the model `kind`; report unknown fields as a violation."""
+    sent = json.loads(body)
+    model = kind.from_dict(sent)
+    known = set(kind.model_fields) | {
+        field.serialization_alias for field in kind.model_fields.values()
+    }
+    if unknown := sent.keys() - known:
+        violation(f"{kind.__name__} has no {sorted(unknown)}")
+    return model
+
+
+def refusal(error: RefusedError, path: str) -> Any:
+    """Return the JSON content of Daytona's error response."""
+    return {"statusCode": error.status, "message": str(error), "error": "Error", "path": path}

@@ -18,18 +18,17 @@ from daytona_api_client_async import (
     SnapshotState,
 )
 
-from tests.emulators._faults import Message, Receive, Send
-from tests.emulators.daytona._answers import (
+from tests.emulators._serving import RefusedError, body_of, respond
+from tests.emulators.daytona._boxes import (
     Answer,
-    RefusedError,
+    Box,
+    Boxes,
     Violation,
-    answer,
-    body_of,
     check_key,
     read,
     refusal,
 )
-from tests.emulators.daytona._boxes import Box, Boxes
+from tests.faults.asgi import Message, Receive, Send
 
 PAGE = 3
 """Maximum number of sandboxes per page, even if the request has a higher limit."""
@@ -56,7 +55,7 @@ class Control:
             status, content = await self._route(scope, query, body, f"http://{host}/toolbox")
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
-        await answer(send, status, content)
+        await respond(send, status, content)
 
     async def _route(
         self, scope: Message, query: dict[str, str], body: bytes, proxy: str
@@ -85,7 +84,7 @@ class Control:
                     )
                 if asked.include_memory:
                     raise RefusedError(400, "includeMemory is only supported for VM sandboxes")
-                quota = self._boxes.most_snapshots
+                quota = self._boxes.settings.most_snapshots
                 if len(self._boxes.made_of) >= quota:
                     raise RefusedError(403, f"Snapshot quota exceeded. Maximum allowed: {quota}")
                 self._boxes.snapshot(box, asked.name)
@@ -178,13 +177,11 @@ class Control:
         if not 0 <= (asked.ttl_minutes or 0) <= MAX_MINUTES:
             raise RefusedError(400, f"ttlMinutes must not be greater than {MAX_MINUTES}")
         self._check_network(asked)
-        taken = sum(box.cpu for box in self._boxes.alive.values())
-        if self._boxes.cpus is not None and taken + (asked.cpu or 1) > self._boxes.cpus:
-            raise RefusedError(
-                400,
-                f"Total CPU limit exceeded. Maximum allowed: {self._boxes.cpus:g}.\n"
-                "To increase concurrency limits, upgrade your organization's Tier",
-            )
+        taken, cpus = sum(box.cpu for box in self._boxes.alive.values()), self._boxes.settings.cpus
+        if cpus is not None and taken + (asked.cpu or 1) > cpus:
+            why = f"Total CPU limit exceeded. Maximum allowed: {cpus:g}."
+            remedy = "To increase concurrency limits, upgrade your organization's Tier"
+            raise RefusedError(400, f"{why}\n{remedy}")
         return 200, _sandbox(await self._boxes.create(asked), proxy).to_dict()
 
     def _check_network(self, asked: CreateSandbox) -> None:

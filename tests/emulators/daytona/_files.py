@@ -8,9 +8,9 @@ from typing import Any
 from daytona_toolbox_api_client_async import FileInfo, UploadedFile
 
 from tests.emulators._engine import Process
-from tests.emulators._faults import Message, Receive, Send
-from tests.emulators.daytona._answers import Answer, RefusedError
-from tests.emulators.daytona._boxes import Box
+from tests.emulators._serving import RefusedError
+from tests.emulators.daytona._boxes import Answer, Box
+from tests.faults.asgi import Message, Receive, Send
 
 _SAVE = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1"'
 _LIST = 'cd -- "$1" && find . -mindepth 1 -maxdepth 1 -printf "%f\\t%s\\t%y\\t%M\\t%u\\t%g\\t%TFT%TTZ\\n"'

@@ -22,25 +22,19 @@ from daytona_toolbox_api_client_async import (
 )
 
 from tests.emulators._engine import MachineEnded
-from tests.emulators._faults import Message, Receive, Send
-from tests.emulators.daytona._answers import (
+from tests.emulators._serving import RefusedError, body_of, respond
+from tests.emulators.daytona import _files as files
+from tests.emulators.daytona._boxes import (
     Answer,
-    RefusedError,
+    Box,
+    Boxes,
+    Pty,
     Violation,
-    answer,
-    body_of,
     check_key,
     read,
     refusal,
 )
-from tests.emulators.daytona._boxes import Box, Boxes, Pty
-from tests.emulators.daytona._files import (
-    download,
-    download_form,
-    listing,
-    upload,
-    upload_form,
-)
+from tests.faults.asgi import Message, Receive, Send
 
 _EXITS = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
@@ -78,10 +72,6 @@ class Toolbox:
 
     def __init__(self, boxes: Boxes, violation: Violation) -> None:
         self._boxes, self._violation = boxes, violation
-        self._left: set[asyncio.Task[None] | asyncio.Task[int]] = set()
-        """Tasks of terminals without a connected client."""
-        self.slow = 0
-        """Number of readers that are treated as slow at their next piece of output."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
@@ -90,26 +80,25 @@ class Toolbox:
             bulk = path in (["files", "bulk-upload"], ["files", "bulk-download"])
             if path[:1] == ["files"] and query.keys() != (set() if bulk else {"path"}):
                 self._violation(f"files have no {sorted(query)}")
-            if (scope["method"], path) == ("GET", ["files", "download"]):
-                await download(box, query["path"], send)
-                return
-            if (scope["method"], path) == ("POST", ["files", "upload-v2"]):
-                await answer(send, *await upload(box, query["path"], scope, receive))
-                return
-            if (scope["method"], path) == ("GET", ["files"]):
-                await answer(send, *await listing(box, query["path"]))
-                return
-            body = await body_of(receive)
-            if (scope["method"], path) == ("POST", ["files", "bulk-download"]):
-                await download_form(box, body, send)
-                return
-            status, content = await self._route(box, scope["method"], path, body)
+            match scope["method"], path:
+                case "GET", ["files", "download"]:
+                    await files.download(box, query["path"], send)
+                    return
+                case "POST", ["files", "bulk-download"]:
+                    await files.download_form(box, await body_of(receive), send)
+                    return
+                case "POST", ["files", "upload-v2"]:
+                    status, content = await files.upload(box, query["path"], scope, receive)
+                case "GET", ["files"]:
+                    status, content = await files.listing(box, query["path"])
+                case method, _:
+                    status, content = await self._route(box, method, path, await body_of(receive))
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
         except MachineEnded:
             gone = RefusedError(502, "sandbox is not reachable")
             status, content = 502, refusal(gone, scope["path"])
-        await answer(send, status, content)
+        await respond(send, status, content)
 
     async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve the connection of a terminal."""
@@ -145,9 +134,8 @@ class Toolbox:
         if ending.done():
             await _close(send, ending.result(), offered)
         else:
-            for task in (ending, asyncio.create_task(_drain(pty))):
-                self._left.add(task)
-                task.add_done_callback(self._left.discard)
+            self._boxes.spawn(_until(ending))
+            self._boxes.spawn(_drain(pty))
 
     def _box(self, scope: Message) -> tuple[Box, list[str]]:
         check_key(scope)
@@ -163,7 +151,7 @@ class Toolbox:
     async def _route(self, box: Box, method: str, path: list[str], body: bytes) -> Answer:
         match method, path:
             case "POST", ["files", "bulk-upload"]:
-                return await upload_form(box, body)
+                return await files.upload_form(box, body)
             case "POST", ["process", "execute"]:
                 return await _execute(box, read(ExecuteRequest, body, self._violation))
             case "POST", ["process", "pty", name, "resize"]:
@@ -190,7 +178,9 @@ class Toolbox:
         if not (1 <= rows <= 1000 and 1 <= cols <= 1000):
             raise RefusedError(400, "invalid size")
         assert box.machine is not None
-        profile = await box.machine.spawn(("sh", "-c", _PROFILE, "sh", self._boxes.profile), env={})
+        profile = await box.machine.spawn(
+            ("sh", "-c", _PROFILE, "sh", self._boxes.settings.profile), env={}
+        )
         await profile.wait()
         process = await box.machine.spawn(
             ("bash", "-i", "-l"),
@@ -213,8 +203,9 @@ class Toolbox:
         forwarding = asyncio.create_task(forward())
         try:
             async for chunk in _output(pty):
-                if queue.full() or self.slow:
-                    self.slow = max(0, self.slow - 1)
+                settings = self._boxes.settings
+                if queue.full() or settings.slow:
+                    settings.slow = max(0, settings.slow - 1)
                     break
                 queue.put_nowait(chunk)
             else:
@@ -296,6 +287,10 @@ async def _output(pty: Pty) -> AsyncIterator[bytes]:
     with contextlib.suppress(MachineEnded, BrokenPipeError):
         async for chunk in pty.process.stdout:
             yield chunk
+
+
+async def _until(task: "asyncio.Task[int]") -> None:
+    await asyncio.wait([task])
 
 
 async def _drain(pty: Pty) -> None:

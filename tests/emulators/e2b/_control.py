@@ -26,9 +26,10 @@ from e2b.api.client.models import (
 )
 
 from sandboxkit import SandboxError
-from tests.emulators._faults import Message, Receive, Send
-from tests.emulators.e2b._boxes import Box, Boxes
+from tests.emulators._serving import RefusedError, body_of, respond
+from tests.emulators.e2b._boxes import Box, Boxes, now
 from tests.emulators.e2b._envd import drop_streams
+from tests.faults.asgi import Message, Receive, Send
 
 KEY = "e2b_0123456789abcdef"
 TEMPLATES = ("base", "python", "old")
@@ -47,14 +48,6 @@ _SNAPSHOT_NAME = re.compile(r"[a-z0-9_-]{1,128}")
 Answer = tuple[int, Any, dict[str, str]]
 
 
-class RefusedError(Exception):
-    """Raised to respond to the request with this status and message."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 class Control:
     """An ASGI application."""
 
@@ -62,28 +55,19 @@ class Control:
         self._boxes, self._violation, self._shape = boxes, violation, boxes.shape
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        body = b""
-        while True:
-            message = await receive()
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
+        body = await body_of(receive)
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         query = dict(urllib.parse.parse_qsl(scope["query_string"].decode(), strict_parsing=False))
-        kind = b"application/json"
         try:
             path = scope["path"].removeprefix(self._shape.prefix)
-            status, answer, extra = await self._route(scope["method"], path, headers, query, body)
-            content = b"" if answer is None else json.dumps(answer).encode()
+            answer = await self._route(scope["method"], path, headers, query, body)
         except RefusedError as error:
-            status, extra = error.status, {}
-            content = json.dumps(Error(code=status, message=str(error)).to_dict()).encode()
-            if str(error).startswith("text:"):
-                kind, content = b"text/plain", str(error).removeprefix("text:").encode()
-        raw = [(b"content-type", kind), (b"content-length", b"%d" % len(content))]
-        raw += [(name.encode(), value.encode()) for name, value in extra.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": content})
+            said = str(error)
+            content: object = Error(code=error.status, message=said).to_dict()
+            if said.startswith("text:"):
+                content = said.removeprefix("text:")
+            answer = error.status, content, {}
+        await respond(send, *answer)
 
     async def _route(
         self,
@@ -178,9 +162,7 @@ class Control:
             self._check_quota()
             await box.machine.resume()
             box.paused = False
-        if resumed or box.ends < datetime.datetime.now(datetime.UTC) + datetime.timedelta(
-            seconds=ttl
-        ):
+        if resumed or box.ends < now() + datetime.timedelta(seconds=ttl):
             self._boxes.set_timeout(box, ttl)
         return (201 if resumed else 200), self._made(box).to_dict(), {}
 
@@ -245,7 +227,7 @@ class Control:
         return SandboxNetworkConfig(allow_out=allowed, deny_out=denied, allow_public_traffic=public)
 
     def _check_quota(self) -> None:
-        limit = self._boxes.limit
+        limit = self._boxes.settings.limit
         running = sum(not box.paused for box in self._boxes.alive.values())
         if running + self._boxes.starting >= limit:
             raise RefusedError(
@@ -270,15 +252,12 @@ class Control:
         page, extra = _page(found, query)
         return 200, [ListedSandbox(**self._facts(box)).to_dict() for box in page], extra
 
-    def _version(self, template: str) -> str:
-        return "0.2.9" if template == "old" else self._shape.envd
-
     def _made(self, box: Box) -> Sandbox:
         return Sandbox(
             template_id=box.template,
             sandbox_id=box.id,
             client_id="emulator",
-            envd_version=self._version(box.template),
+            envd_version=self._facts(box)["envd_version"],
             envd_access_token=box.token,
             traffic_access_token=None if box.network.allow_public_traffic else f"t-{box.id}",
             domain=None,
@@ -293,7 +272,7 @@ class Control:
             "client_id": "emulator",
             "started_at": box.started,
             "end_at": box.ends + later,
-            "envd_version": self._version(box.template),
+            "envd_version": "0.2.9" if box.template == "old" else self._shape.envd,
             "cpu_count": 2,
             "memory_mb": 512,
             "disk_size_mb": 1024,
@@ -302,12 +281,8 @@ class Control:
         }
 
     def _detail(self, box: Box) -> SandboxDetail:
-        return SandboxDetail(
-            **self._facts(box),
-            envd_access_token=box.token,
-            allow_internet_access=box.internet,
-            network=box.network,
-        )
+        own = {"envd_access_token": box.token, "allow_internet_access": box.internet}
+        return SandboxDetail(**self._facts(box), **own, network=box.network)
 
 
 def _page(found: list[T], query: dict[str, str]) -> tuple[list[T], dict[str, str]]:

@@ -63,14 +63,11 @@ class Envd(Process):
         tag = request.tag if request.has_field("tag") else None
         running = box.processes[pid] = Running(process, config, tag, size is not None, closed)
         events = _subscribe(running)
-        follow = asyncio.create_task(_follow(box, pid, running))
-        box.tasks.add(follow)
-        follow.add_done_callback(box.tasks.discard)
+        self._boxes.spawn(_follow(box, pid, running))
         if ctx.timeout_ms:
             seconds = ctx.timeout_ms / 1000
-            asyncio.get_running_loop().call_later(
-                seconds, lambda: asyncio.ensure_future(_kill_quietly(running))
-            )
+            loop = asyncio.get_running_loop()
+            loop.call_later(seconds, lambda: self._boxes.spawn(_kill_quietly(running)))
         async for event in _events(pid, running, events, ctx):
             yield pb.StartResponse(event=event)
 
@@ -147,7 +144,7 @@ class Envd(Process):
     def _may_fork(self, box: Box, argv: tuple[str, ...], env: dict[str, str], *, pty: bool) -> None:
         sizes = [len(word.encode()) + 1 for word in argv]
         sizes += [len(name.encode()) + len(value.encode()) + 2 for name, value in env.items()]
-        why = self._boxes.unforkable
+        why = self._boxes.settings.unforkable
         if max(sizes) > _LONGEST_ARGUMENT or sum(sizes) > _LONGEST_IN_ALL:
             why = "argument list too long"
         if not why:

@@ -1,6 +1,5 @@
 """The daemon's file calls in each sandbox: whole files over HTTP, and listings by its filesystem service."""
 
-import json
 import urllib.parse
 from typing import Any
 
@@ -9,8 +8,9 @@ from connectrpc.errors import ConnectError
 from e2b.envd.filesystem import filesystem_pb as pb
 from e2b.envd.filesystem.filesystem_connect import Filesystem
 
-from tests.emulators._faults import Message, Receive, Send
+from tests.emulators._serving import body_of, respond
 from tests.emulators.e2b._boxes import Box, Boxes
+from tests.faults.asgi import Message, Receive, Send
 
 _LIST = 'cd -- "$1" && find . -mindepth 1 -maxdepth 1 -printf "%f\\t%s\\t%y\\t%m\\t%M\\t%u\\t%g\\n"'
 _KINDS = {"d": pb.FileType.DIRECTORY, "f": pb.FileType.FILE}
@@ -44,22 +44,19 @@ class FilesOverHttp:
         assert query.keys() <= {"path", "username"}, query
         path = query["path"]
         if scope["method"] == "GET":
+            content: object
             status, content = await _output(box, ("cat", "--", path))
-            kind = b"application/octet-stream"
         else:
-            body = await _body(receive)
+            body = await body_of(receive)
             boundary, _, rest = body.partition(b"\r\n")
             _, _, rest = rest.partition(b"\r\n\r\n")
             data = rest[: rest.rindex(b"\r\n" + boundary)]
             status = await box.machine.write(path, data)
-            file = {"name": path.rpartition("/")[2], "path": path, "type": "file"}
-            kind, content = b"application/json", json.dumps([file]).encode()
+            content = [{"name": path.rpartition("/")[2], "path": path, "type": "file"}]
         if status:
-            message = f"path '{path}' does not exist"
-            kind, content = b"application/json", json.dumps({"message": message}).encode()
-        start = {"status": 404 if status else 200, "headers": [(b"content-type", kind)]}
-        await send({"type": "http.response.start", **start})
-        await send({"type": "http.response.body", "body": content})
+            await respond(send, 404, {"message": f"path '{path}' does not exist"})
+        else:
+            await respond(send, 200, content)
 
 
 def _entry(fields: list[str], folder: str) -> pb.EntryInfo:
@@ -81,12 +78,3 @@ async def _output(box: Box, argv: tuple[str, ...]) -> tuple[int, bytes]:
     await process.close_stdin()
     said = b"".join([chunk async for chunk in process.stdout])
     return await process.wait(), said
-
-
-async def _body(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        parts.append(bytes(message.get("body", b"")))
-        if not message.get("more_body"):
-            return b"".join(parts)

@@ -1,13 +1,11 @@
 """The proxy in front of the daemons, which checks the sandbox's id and the access token of each request."""
 
 import asyncio
-import json
 from typing import Any
 
-from tests.emulators._faults import App, Message, Receive, Send
+from tests.emulators._serving import respond
 from tests.emulators.e2b._boxes import Boxes
-
-_STREAMED = "/StreamInput"
+from tests.faults.asgi import App, Message, Receive, Send
 
 
 class Proxy:
@@ -16,38 +14,31 @@ class Proxy:
     def __init__(self, boxes: Boxes, daemons: App) -> None:
         self._boxes, self._daemons = boxes, daemons
         self._open: set[Any] = set()
-        self.holds_inputs = False
-        """Whether it forwards a request only when its body is complete, as many proxies do."""
-        self.idle_seconds: float | None = None
-        """After how long it ends a streamed request of which nothing comes; None for never."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name: value.decode() for name, value in scope["headers"]}
         sandbox_id = headers.get(b"e2b-sandbox-id", "")
         box = self._boxes.alive.get(sandbox_id)
-        shape = self._boxes.shape
+        shape, settings = self._boxes.shape, self._boxes.settings
         if box is None or box.paused:
             status, text = shape.ended if box is None else shape.paused
-            if text:
-                await plain(send, status, text.format(id=sandbox_id))
-                return
-            output = "The sandbox was not found"
-            await _refuse(send, 502, {"sandboxId": sandbox_id, "message": output, "code": 502})
+            message = {"message": "The sandbox was not found", "code": 502}
+            content = text.format(id=sandbox_id) or {"sandboxId": sandbox_id, **message}
+            await respond(send, status, content)
             return
         if headers.get(b"x-access-token") != box.token:
-            if not shape.wrong_token:
-                await plain(send, 401, "")
-                return
             output = "unauthorized access, please provide a valid access token or method signing"
-            await _refuse(send, 401, {"code": 401, "message": f"{output} if supported"})
+            told = {"code": 401, "message": f"{output} if supported"}
+            await respond(send, 401, told if shape.wrong_token else "")
             return
-        if self.holds_inputs and scope["path"].endswith(_STREAMED):
-            held = await _all_of(receive)
-            if held is None:
-                return
-            receive = held
-        if self.idle_seconds and scope["path"].endswith(_STREAMED):
-            receive = _impatient(receive, send, self.idle_seconds)
+        if scope["path"].endswith("/StreamInput"):
+            if settings.hold:
+                held = await _all_of(receive)
+                if held is None:
+                    return
+                receive = held
+            if settings.idle:
+                receive = _impatient(receive, send, settings.idle)
         cycle = getattr(send, "__self__", None)  # uvicorn's, unless the request has a planned fault
         self._open.add(cycle)
         try:
@@ -79,20 +70,7 @@ def _impatient(receive: Receive, send: Send, seconds: float) -> Receive:
         try:
             return await asyncio.wait_for(receive(), seconds)
         except TimeoutError:
-            await plain(send, 504, "")
+            await respond(send, 504, "")
             return {"type": "http.disconnect"}
 
     return impatient
-
-
-async def plain(send: Send, status: int, text: str) -> None:
-    """Respond with plain text."""
-    headers = [(b"content-type", b"text/plain; charset=utf-8")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})
-
-
-async def _refuse(send: Send, status: int, output: dict[str, Any]) -> None:
-    headers = [(b"content-type", b"application/json; charset=utf-8")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(output).encode()})

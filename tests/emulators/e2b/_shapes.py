@@ -5,13 +5,12 @@ Read at e2b-dev/infra 54693ff, kvcache-ai/AgentENV e3dcc6a and openkruise/agents
 
 import re
 import secrets
+import tomllib
 import uuid
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-__all__ = ["SHAPES", "Shape"]
-
-_KRUISE = "e2b.agents.kruise.io/sandbox-resource"
 _QUALIFIED = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
@@ -33,7 +32,7 @@ class Shape:
     not_running: tuple[int, str] = (404, 'Sandbox "{id}" isn\'t running')
     """The response to a new timeout of a paused sandbox."""
     wrong_token: str = "json"
-    new_id: Callable[[], str] = field(default=lambda: "i" + secrets.token_hex(9))
+    id_form: str = "i{hex}"
     envd: str = "0.6.13"
     prefix: str = ""
     """The first part of the control API's paths, before "/sandboxes"."""
@@ -44,12 +43,17 @@ class Shape:
     """Whether it pauses a sandbox at its end unless the request says otherwise."""
     shortest: int = 0
     """Shortest lifetime (s)."""
-    adds: tuple[tuple[str, str], ...] = ()
+    adds: Mapping[str, str] = field(default_factory=dict)
     """Metadata of its own that it reports."""
     qualified: bool = False
     """Whether keys of metadata must be qualified names of Kubernetes."""
     paused_until: int = 0
     """The end that it reports for a paused sandbox (s from now); 0: the time of the pause."""
+
+    def new_id(self) -> str:
+        """Return an id of a sandbox."""
+        number = secrets.token_hex(9)
+        return self.id_form.format(hex=number, short=number[:6], uuid=uuid.uuid4())
 
     @property
     def is_old(self) -> bool:
@@ -62,56 +66,18 @@ class Shape:
         return f"Unqualified metadata key [{wrong[0]}]: must be a name" if wrong else ""
 
 
-_CREATION = "POST /v2/sandboxes$"
-SHAPES = {
-    "": Shape(),
-    "first-version": Shape(
-        lacks=(_CREATION,),
-        no_route=(400, "validation error: method not allowed"),
-        knows_networks=False,
-    ),
-    "agentenv": Shape(
-        lacks=(_CREATION,),
-        no_route=(405, "text:"),
-        ids=".*",
-        no_sandbox="sandbox {id} not found",
-        no_template=(400, "template {template} not found"),
-        ended=(404, "sandbox not found"),
-        paused=(410, "sandbox is not proxyable in its current state"),
-        not_running=(500, "sandbox {id} is in state Paused"),
-        wrong_token="",
-        new_id=lambda: str(uuid.uuid4()),
-        envd="0.5.15",
-        quotes=1,
-        auto_pauses=True,
-        paused_until=10**9,
-    ),
-    "openkruise": Shape(
-        lacks=(_CREATION,),
-        no_route=(405, "text:Method Not Allowed\n"),
-        ids=".*",
-        no_sandbox="Sandbox route not found, maybe it is crashed or killed: {id}",
-        no_template=(400, "Template or Checkpoint not found"),
-        ended=(502, "sandbox not found: {id}"),
-        paused=(502, "healthy sandbox not found: {id}"),
-        not_running=(500, "sandbox {id} is not running"),
-        new_id=lambda: f"team-a--base-{secrets.token_hex(3)}",
-        envd="0.2.10",
-        prefix="/kruise/api",
-        quotes=1,
-        shortest=30,
-        adds=((_KRUISE, "team-a/base"),),
-        qualified=True,
-        paused_until=10**9,
-    ),
-    "partial": Shape(
-        lacks=(_CREATION, "POST /sandboxes/[^/]+/(pause|snapshots|timeout)$", "GET /snapshots$"),
-        no_route=(501, "text:not implemented"),
-    ),
-}
+def _shapes() -> dict[str, Shape]:
+    rows = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text())
+    found = {"": Shape()}
+    for name, row in rows.items():
+        base = found[row.pop("like", "")]
+        found[name] = replace(base, **{key: _frozen(value) for key, value in row.items()})
+    return found
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+SHAPES = _shapes()
 """By their names, which are options of the emulator."""
-SHAPES["agentenv-cluster"] = replace(
-    SHAPES["agentenv"],
-    no_sandbox="text:sandbox assignment not found\n",
-    ended=(404, "sandbox assignment not found\n"),
-)

@@ -1,29 +1,18 @@
-"""`python -m tests.emulators.modal`: runs the emulator, with control requests on its standard streams.
-
-It prints its URL, then reads requests and writes responses, each one line of JSON. It ends within
-seconds after its stdin is closed, even if a call is still running.
-"""
+"""`python -m tests.emulators.modal`: runs the emulator, with control requests on its standard streams."""
 
 import asyncio
-import faulthandler
-import json
-import sys
-from contextlib import suppress
 from typing import Any
 
 from grpclib.server import Server
 from modal._utils.grpc_utils import custom_detail_codec
 
 from sandboxkit import Session
-from tests.emulators._listening import listening
+from tests.emulators._serving import listening, obey, url_of
 from tests.emulators.modal._boxes import Boxes
 from tests.emulators.modal._control import Control
-from tests.emulators.modal._faults import Faults
 from tests.emulators.modal._router import Router
-from tests.emulators.modal._wire import Wire
-
-_END_SECONDS = 20.0
-"""Seconds after which a process that hangs at its end dumps its stack and exits."""
+from tests.emulators.modal._wire import Checked, Wire
+from tests.faults.rpc import Faults
 
 
 class Emulator:
@@ -37,7 +26,7 @@ class Emulator:
         self._control.url = url
 
     async def fault(self, **rule: Any) -> None:
-        """Plan a fault; see `_faults.Rule`."""
+        """Plan a fault; see `tests.faults`."""
         self._wire.faults.plan(**rule)
 
     async def hush(self) -> None:
@@ -120,48 +109,19 @@ async def main() -> None:
         wire, boxes = Wire(Faults()), Boxes(session)
         wire.faults.end_sandboxes = boxes.close
         with listening() as listener:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            url = url_of(listener)
             # The vendor's decorator implements all methods that seem abstract here.
             control = Control(wire, boxes, url)  # type: ignore[abstract]
             router = Router(boxes)  # type: ignore[abstract]
             server = Server(
-                [wire.mapping(control, router=False), wire.mapping(router, router=True)],
+                [Checked(wire, control, router=False), Checked(wire, router, router=True)],
                 status_details_codec=custom_detail_codec,
             )
             await server.start(sock=listener)
-            await _serve(url, Emulator(wire, boxes, control))
+            await obey(url, Emulator(wire, boxes, control))
+            wire.faults.clear()
             server.close()
             await boxes.aclose()
-
-
-async def _serve(url: str, emulator: Emulator) -> None:
-    """Serve control requests until stdin is closed; then return without waiting for open ones."""
-    _say(url)
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
-    )
-    requests: asyncio.Queue[bytes] = asyncio.Queue()
-    answering = asyncio.create_task(_answer(requests, emulator))
-    answering.add_done_callback(lambda _: lines.feed_eof())
-    while line := await lines.readline():
-        requests.put_nowait(line)
-    faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
-    answering.cancel()
-    await emulator.calm()
-    with suppress(asyncio.CancelledError):
-        await answering
-
-
-async def _answer(requests: "asyncio.Queue[bytes]", emulator: Emulator) -> None:
-    while True:
-        name, arguments = json.loads(await requests.get())
-        _say(json.dumps(await getattr(emulator, name)(**arguments)))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 asyncio.run(main())

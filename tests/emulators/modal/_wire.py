@@ -17,7 +17,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[impor
 from grpclib import GRPCError, Status
 from h2.exceptions import StreamClosedError
 
-from tests.emulators.modal._faults import Faults, Rule
+from tests.faults._plan import Rule
+from tests.faults.rpc import Faults
 
 TOKEN_ID, TOKEN_SECRET = "ak-emulator", "as-emulator"
 # Control plane calls whose name ends with this need a second, short-lived token.
@@ -34,7 +35,7 @@ class Wire:
         self.clock_skew = 0.0
         """Seconds by which this server's clock is ahead of its clients'."""
         self._issued: set[str] = set()
-        self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def issue(self, lifetime: float = 1200.0) -> str:
         """Return a new token that expires after `lifetime` seconds by this server's clock."""
@@ -48,18 +49,10 @@ class Wire:
         """Refuse every token issued so far."""
         self._issued.clear()
 
-    def on(self, transport: Any) -> None:
-        """Record the connection of a call, for `cut`."""
-        self._transports.add(transport)
-
     def cut(self) -> None:
         """Abort all connections."""
-        for transport in list(self._transports):
+        for transport in list(self.transports):
             transport.abort()
-
-    def mapping(self, servicer: Any, *, router: bool) -> "Checked":
-        """Wrap a servicer so that all its calls are checked. `router`: it is the worker's."""
-        return Checked(self, servicer, router=router)
 
     def authorise(self, name: str, metadata: Any, *, router: bool) -> None:
         """Raise UNAUTHENTICATED for a call with wrong credentials."""
@@ -79,7 +72,7 @@ class Wire:
 
 
 class Checked:
-    """A servicer for grpclib whose calls are checked."""
+    """A servicer for grpclib whose calls are checked. `router`: it is the worker's."""
 
     def __init__(self, wire: Wire, servicer: Any, *, router: bool) -> None:
         self._wire, self._servicer, self._router = wire, servicer, router
@@ -94,15 +87,14 @@ class Checked:
         async def call(stream: Any) -> None:
             wire = self._wire
             wire.calls[name] += 1
-            wire.on(stream._stream._transport)
+            wire.transports.add(stream._stream._transport)
             fault = wire.faults.take(name)
             checked = CheckedStream(stream, name, wire)
             try:
-                if fault is not None and await fault.before(stream):
+                if fault is not None and await wire.faults.before(fault, stream):
                     return
                 wire.authorise(name, stream.metadata, router=self._router)
-                if fault is not None:
-                    checked.fault = fault
+                checked.fault = fault
                 await func(checked)
             except GRPCError as error:
                 if error.status is Status.UNIMPLEMENTED:
@@ -138,10 +130,8 @@ class CheckedStream:
             yield message
 
     async def send_message(self, message: Message) -> None:
-        await self._wire.faults.may_speak()
-        if self.fault is not None and await self.fault.on_reply(self._stream):
-            return
-        await self._stream.send_message(message)
+        if not await self._wire.faults.on_reply(self.fault, self._stream):
+            await self._stream.send_message(message)
 
 
 def unknown_fields(message: Message, path: str = "") -> list[str]:

@@ -1,0 +1,397 @@
+"""The fault proxy: bytes and requests pass as they would without it, until it is told to break them."""
+
+import contextlib
+import http.client
+import http.server
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+
+from sandboxkit import ConfigurationError
+from tests.faults import (
+    Drop,
+    Fault,
+    FaultProxy,
+    Half,
+    HttpAnswer,
+    Late,
+    Plan,
+    Request,
+    Reset,
+    SeededPlan,
+    Stall,
+    too_many_requests,
+)
+
+MEGABYTE = 1 << 20
+SECONDS = 60.0
+
+
+@dataclass
+class Peer:
+    """A server on either kind of socket, with one connection at a time; the test is the server."""
+
+    listener: socket.socket
+    url: str
+
+    def accept(self) -> socket.socket:
+        """The next connection's end on the server's side."""
+        accepted = self.listener.accept()[0]
+        accepted.settimeout(SECONDS)
+        return accepted
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def peer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Peer]:
+    family = socket.AF_INET if request.param == "tcp" else socket.AF_UNIX
+    with socket.socket(family) as listener:
+        path = str(tmp_path_factory.mktemp("peer") / "s")
+        listener.bind(("127.0.0.1", 0) if request.param == "tcp" else path)
+        listener.listen()
+        listener.settimeout(SECONDS)
+        url = f"unix://{path}"
+        if request.param == "tcp":
+            url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        yield Peer(listener, url)
+
+
+def connect(url: str) -> socket.socket:
+    """A client's plain socket."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(SECONDS)
+        client.connect(parts.path)
+        return client
+    return socket.create_connection((parts.hostname, parts.port), SECONDS)
+
+
+@contextlib.contextmanager
+def ends(peer: Peer, *faults: Fault) -> Iterator[tuple[FaultProxy, socket.socket, socket.socket]]:
+    """A proxy whose first connections meet these faults, and both ends of the first one."""
+    left = iter(faults)
+    with (
+        FaultProxy(peer.url, plan=lambda request: next(left, None)) as proxy,
+        connect(proxy.url) as client,
+        peer.accept() as server,
+    ):
+        yield proxy, client, server
+
+
+def whole(end: socket.socket) -> bytes:
+    """All up to the end of the stream."""
+    return b"".join(iter(lambda: end.recv(1 << 16), b""))
+
+
+def broken(end: socket.socket) -> bool:
+    """Whether it ends, or is reset, without another byte."""
+    try:
+        return end.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def silent(end: socket.socket) -> bool:
+    """Whether nothing comes and the connection stays open."""
+    end.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        end.recv(1)
+    end.settimeout(SECONDS)
+    return True
+
+
+def test_a_half_closed_end_stays_half_closed(peer: Peer) -> None:
+    with ends(peer) as (_, client, server):
+        client.sendall(b"question")
+        client.shutdown(socket.SHUT_WR)
+        assert whole(server) == b"question"
+        server.sendall(b"answer")
+        time.sleep(0.05)  # the client's end has long passed; the answer must still
+        server.sendall(b", all of it")
+        server.close()
+        assert whole(client) == b"answer, all of it"
+
+
+def test_large_streams_pass_exactly_both_ways_at_once(peer: Peer) -> None:
+    sent, received = os.urandom(8 * MEGABYTE), list[bytes]()
+    with ends(peer) as (_, client, server):
+
+        def send(end: socket.socket) -> None:
+            end.sendall(sent)
+            end.shutdown(socket.SHUT_WR)
+
+        threads = [threading.Thread(target=send, args=(end,)) for end in (client, server)]
+        threads.append(threading.Thread(target=lambda: received.append(whole(server))))
+        for thread in threads:
+            thread.start()
+        assert whole(client) == sent
+        for thread in threads:
+            thread.join()
+        assert received == [sent]
+
+
+def test_a_slow_reader_slows_the_writer(peer: Peer) -> None:
+    with ends(peer) as (_, client, _):
+        client.settimeout(0.5)
+        passed = 0
+        with contextlib.suppress(TimeoutError):
+            while passed < 64 * MEGABYTE:
+                passed += client.send(bytes(MEGABYTE))
+        assert passed < 16 * MEGABYTE  # what the kernel's buffers take
+
+
+def test_a_stall_holds_everything_and_healing_lets_it_pass(peer: Peer) -> None:
+    with ends(peer) as (proxy, client, server):
+        client.sendall(b"before")
+        assert server.recv(100) == b"before"
+        proxy.stall()
+        client.sendall(b"meanwhile")
+        server.sendall(b"meanwhile")
+        assert silent(client)
+        assert silent(server)
+        with connect(proxy.url) as late:
+            late.sendall(b"late")
+            proxy.heal()
+            assert server.recv(100) == b"meanwhile"
+            assert client.recv(100) == b"meanwhile"
+            with peer.accept() as other:
+                assert other.recv(100) == b"late"
+
+
+def test_a_stall_may_be_of_one_direction(peer: Peer) -> None:
+    with ends(peer) as (proxy, client, server):
+        proxy.stall("answer")
+        client.sendall(b"question")
+        assert server.recv(100) == b"question"
+        server.sendall(b"answer")
+        assert silent(client)
+        proxy.resume()
+        assert client.recv(100) == b"answer"
+
+
+def test_a_reset_breaks_what_is_open_and_nothing_later(peer: Peer) -> None:
+    with ends(peer) as (proxy, client, server):
+        client.sendall(b"x")
+        assert server.recv(100) == b"x"
+        proxy.reset()
+        for end in (client, server):
+            if peer.url.startswith("tcp"):
+                with pytest.raises(ConnectionResetError):
+                    end.recv(1)
+            else:
+                assert end.recv(1) == b""
+        assert proxy.faults == {"reset()": 1}
+        with connect(proxy.url) as again, peer.accept() as later:
+            again.sendall(b"y")
+            assert later.recv(100) == b"y"
+
+
+@pytest.mark.parametrize("peer", ["tcp"], indirect=True)
+def test_a_server_that_resets_resets_the_client(peer: Peer) -> None:
+    with ends(peer) as (_, client, server):
+        client.sendall(b"unread")
+        server.recv(1)
+        server.close()  # with input that it has not read: the kernel resets it
+        with pytest.raises(ConnectionResetError):
+            whole(client)
+
+
+def test_half_an_answer_ends_there_and_the_next_one_is_whole(peer: Peer) -> None:
+    with ends(peer, Half(3)) as (proxy, client, server):
+        for end, expected in ((client, b"ans"), (connect(proxy.url), b"answer")):
+            with end, server if end is client else peer.accept() as far:
+                end.sendall(b"question")
+                assert far.recv(100) == b"question"
+                far.sendall(b"answer")
+                far.shutdown(socket.SHUT_WR)
+                assert whole(end) == expected
+        assert proxy.faults == {"Half": 1}
+
+
+def test_a_planned_reset_passes_nothing(peer: Peer) -> None:
+    with ends(peer, Reset()) as (_, client, server):
+        client.sendall(b"question")
+        assert broken(server)
+        assert broken(client)
+
+
+@pytest.mark.parametrize("fault", [Drop("close"), Drop("reset"), Drop("stall")])
+def test_a_dropped_answer_comes_after_the_work(peer: Peer, fault: Drop) -> None:
+    with ends(peer, fault) as (proxy, client, server):
+        client.sendall(b"question")
+        assert server.recv(100) == b"question"
+        server.sendall(b"answer")
+        if fault.then == "stall":
+            assert silent(client)
+            proxy.heal()
+        assert broken(client)
+
+
+@pytest.mark.parametrize("fault", [Late(0.2), Stall("both", 0.2), Stall("request", 0.2)])
+def test_a_late_request_passes_completely(peer: Peer, fault: Fault) -> None:
+    with ends(peer, fault) as (_, client, server):
+        started = time.monotonic()
+        client.sendall(b"question")
+        assert server.recv(100) == b"question"
+        assert time.monotonic() - started >= 0.2
+        server.sendall(b"answer")
+        assert client.recv(100) == b"answer"
+
+
+def test_leaving_the_proxy_breaks_what_is_open(peer: Peer) -> None:
+    before = threading.active_count()
+    with FaultProxy(peer.url) as proxy:
+        client, server = connect(proxy.url), peer.accept()
+        client.sendall(b"x")
+        assert server.recv(1) == b"x"
+        proxy.stall()
+    with client, server:
+        assert broken(client)
+        assert broken(server)
+    assert threading.active_count() <= before  # those of other tests may end meanwhile
+
+
+def test_a_server_that_is_not_there_breaks_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+    with FaultProxy(url) as proxy, connect(proxy.url) as client:
+        assert broken(client)
+    with pytest.raises(ConfigurationError, match="'localhost:80' is no address"):
+        FaultProxy("localhost:80")
+
+
+@dataclass
+class Web:
+    """A real HTTP/1.1 server that keeps its connections, and what it was asked."""
+
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    state = Web()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            state.asked.append(self.path)
+            size = len(self.rfile.read(int(self.headers["Content-Length"])))
+            body = str(size).encode() if size else b"x" * 1000
+            self.send_response(101 if "upgrade" in self.headers else 200)
+            if "upgrade" in self.headers:
+                self.end_headers()
+                self.close_connection = True
+                while data := self.rfile.read1(1 << 16):
+                    self.wfile.write(data)
+                return
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextlib.contextmanager
+def client(web: Web, plan: Plan) -> Iterator[http.client.HTTPConnection]:
+    """A connection through a proxy with this plan; it connects again when it has to."""
+    with FaultProxy(web.url, plan=plan) as proxy:
+        made = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=SECONDS)
+        with contextlib.closing(made):
+            yield made
+
+
+def ask(made: http.client.HTTPConnection, path: str, body: bytes = b"") -> bytes:
+    made.request("POST", path, body)
+    with made.getresponse() as answer:
+        return answer.read()
+
+
+def test_each_request_of_a_kept_connection_is_asked_about(web: Web) -> None:
+    seen: list[Request] = []
+    with client(web, seen.append) as made:  # type: ignore[arg-type]  # append's None is no fault
+        assert ask(made, "/a") == b"x" * 1000
+        # A body that arrives in many pieces, and looks like a request, is not another one.
+        body = b"GET /not HTTP/1.1\r\n\r\n" * 100_000
+        assert ask(made, "/b", body) == str(len(body)).encode()
+        assert ask(made, "/c") == b"x" * 1000
+    paths = ("/a", "/b", "/c")
+    assert seen == [Request(n, f"POST {path} HTTP/1.1") for n, path in enumerate(paths)]
+
+
+@pytest.mark.parametrize("size", [0, 5_000_000])
+def test_a_planned_answer_is_given_and_the_request_does_not_pass(web: Web, size: int) -> None:
+    answers = [too_many_requests(2.5), HttpAnswer(500, b"{}")]
+    with client(web, lambda r: answers[r.number] if r.number < 2 else None) as made:
+        for status, after, body in ((429, "2.5", answers[0].body), (500, None, b"{}")):
+            made.connect()
+            try:
+                made.request("POST", "/work", bytes(size))
+            except OSError:  # a server that answers early closes before it has read all
+                assert size
+            with made.getresponse() as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (status, after)
+                assert answer.read() == body
+        assert web.asked == []
+        assert ask(made, "/work", b"abc") == b"3"
+
+
+def test_the_work_of_a_dropped_answer_was_done(web: Web) -> None:
+    with client(web, lambda r: Drop() if r.number == 1 else None) as made:
+        assert ask(made, "/first", b"1") == b"1"
+        with pytest.raises(http.client.RemoteDisconnected):
+            ask(made, "/second", b"2")
+        assert ask(made, "/third", b"3") == b"1"
+    assert web.asked == ["/first", "/second", "/third"]
+
+
+def test_half_an_answer_counts_the_bytes_of_this_answer(web: Web) -> None:
+    with client(web, lambda r: Half(900) if r.number == 1 else None) as made:
+        assert len(ask(made, "/")) == 1000
+        with pytest.raises(http.client.IncompleteRead):
+            ask(made, "/")
+
+
+def test_an_upgraded_connection_is_asked_about_once(web: Web) -> None:
+    seen: list[str] = []
+
+    def plan(request: Request) -> None:
+        seen.append(request.line)
+
+    with FaultProxy(web.url, plan=plan) as proxy, connect(proxy.url) as end:
+        fields = b"Content-Length: 0\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
+        end.sendall(b"POST /attach HTTP/1.1\r\n" + fields)
+        assert b" 101 " in end.recv(65536)
+        end.sendall(b"GET /inside HTTP/1.1\r\n\r\n")
+        assert end.recv(1000).startswith(b"GET /inside")
+        end.shutdown(socket.SHUT_WR)
+        assert whole(end) == b""
+    assert seen == ["POST /attach HTTP/1.1"]
+
+
+def test_a_seeded_plan_chooses_the_same_again() -> None:
+    def chosen(seed: int) -> list[Fault | None]:
+        plan = SeededPlan(seed, (Drop(), HttpAnswer(500), Half(1)), share=0.3)
+        return [plan(Request(number, "")) for number in range(1000)]
+
+    assert chosen(1) == chosen(1) != chosen(2)
+    assert 250 < sum(each is not None for each in chosen(1)) < 350
