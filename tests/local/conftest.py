@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,21 +16,7 @@ from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._launch import Launched
 from sandboxkit.types import Command, SandboxSpec
 
-CLIENT = """
-import anyio, os, sys
-from sandboxkit.errors import *
-from sandboxkit.providers.local import LocalProvider
-from sandboxkit.providers.local._launch import Launched
-from sandboxkit.types import *
-
-texts = {"stdout": b"", "stderr": b""}
-
-async def output(stream, data):
-    texts[stream] += data
-
-async def main():
-    provider = LocalProvider()
-"""
+PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 
 
 class Run:
@@ -103,11 +90,13 @@ async def make(provider: LocalProvider, **spec: object) -> Box:
         return Box(provider, await provider.create(SandboxSpec(**spec)))  # type: ignore[arg-type]  # the tests' shorthand
 
 
-def client(code: str, *, prefix: list[str] | None = None) -> "subprocess.Popen[str]":
+def client(code: str, *arguments: str, prefix: list[str] | None = None) -> "subprocess.Popen[str]":
     """Another process that runs `code` with a provider."""
-    program = CLIENT + "".join(f"    {line}\n" for line in code.strip("\n").splitlines())
+    program = PROGRAMS["client"] + "".join(
+        f"    {line}\n" for line in code.strip("\n").splitlines()
+    )
     return subprocess.Popen(
-        [*(prefix or []), sys.executable, "-c", program + "anyio.run(main)\n"],
+        [*(prefix or []), sys.executable, "-c", program + "anyio.run(main)\n", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

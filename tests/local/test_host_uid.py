@@ -12,7 +12,7 @@ import pytest
 from sandboxkit.errors import CapacityError
 from sandboxkit.providers.local import LocalProvider, _host_uid
 from tests.components import needs_root
-from tests.local.conftest import client, launched, make
+from tests.local.conftest import PROGRAMS, client, launched, make
 
 pytestmark = [
     pytest.mark.anyio,
@@ -69,11 +69,7 @@ async def test_uid_is_released_when_the_sandbox_ends(provider: LocalProvider) ->
 async def test_uid_of_a_detached_sandbox_outlives_its_owner(
     provider: LocalProvider, state: Path
 ) -> None:
-    code = """
-sandbox_id = await provider.create(SandboxSpec(detach=True, lifetime=60.0))
-print(sandbox_id, flush=True)
-await provider.aclose()
-"""
+    code = PROGRAMS["uid_of_a_detached_sandbox_outlives_its_owner"]
     with client(code) as owner:
         sandbox_id = owner.communicate()[0].strip()
     meta = provider._state.load(sandbox_id)
@@ -85,11 +81,7 @@ await provider.aclose()
 
 
 async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider, state: Path) -> None:
-    code = """
-sandbox_id = await provider.create(SandboxSpec())
-print(sandbox_id, flush=True)
-await anyio.sleep(600)
-"""
+    code = PROGRAMS["killed_owner_leaves_no_uid_taken"]
     with client(code) as owner:
         assert owner.stdout is not None
         meta = provider._state.load(owner.stdout.readline().strip())

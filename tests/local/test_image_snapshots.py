@@ -25,7 +25,7 @@ from sandboxkit import (
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
-from tests.local.conftest import launched
+from tests.local.conftest import PROGRAMS, launched
 from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -184,19 +184,10 @@ async def test_an_ordinary_user_has_snapshots_with_images_too(
 ) -> None:
     state.mkdir()
     monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(state / "cache"))
-    image = shutil.copy(image, str(state / "image.tar"))  # where that user sees it
-    os.chmod(image, 0o644)
-    code = f"""
-from sandboxkit import Session
-async with Session(provider) as session:
-    async with session.sandbox(image={image!r}) as base:
-        await base.exec(["sh", "-c", "rm /etc/old; echo x > /etc/new"], check=True)
-        snapshot = await base.snapshot()
-    async with session.sandbox(snapshot=snapshot) as other:
-        print((await other.exec(["ls", "/etc"])).stdout.split())
-    await snapshot.delete()
-"""
-    assert await as_ordinary_user(code, state) == "['kept', 'new', 'passwd', 'resolv.conf']\n"
+    shutil.copy(image, state / "image.tar")  # where that user sees it
+    (state / "image.tar").chmod(0o644)
+    out = await as_ordinary_user(PROGRAMS["ordinary_users_image"], state)
+    assert out == "['kept', 'new', 'passwd', 'resolv.conf']\n"
 
 
 async def test_a_program_cannot_change_a_file_unnoticed(

@@ -2,28 +2,37 @@
 
 import json
 import os
+import resource
 import secrets
 import signal
+import socket
 import stat
 import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
 
+from sandboxkit import Operation, Session
 from sandboxkit.errors import (
     ConfigurationError,
     ImageNotFoundError,
+    ProviderUnavailableError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers.local import LocalProvider, _state
-from sandboxkit.types import Command, SandboxSpec
+from sandboxkit.providers.local import LocalProvider, _cgroup, _state
+from sandboxkit.testing.conformance.ports import _ECHO
+from sandboxkit.types import SandboxSpec
 from tests.components import needs_root
-from tests.local.conftest import Run, client, groups_of, make, until_gone
+from tests.local.conftest import PROGRAMS, Run, client, groups_of, make, until_gone
 from tests.local_here import require_local
+from tests.traces import assert_forgotten
 
 pytestmark = pytest.mark.anyio
 
@@ -96,12 +105,6 @@ async def test_failed_start_leaves_nothing_and_says_why(
     assert os.listdir(state) == []
 
 
-async def test_workdir_is_made(provider: LocalProvider) -> None:
-    for profile in ("standard", "strict"):
-        box = await make(provider, workdir="/data/deep", profile=profile)
-        assert (await box.sh("touch x && pwd")).stdout == "/data/deep\n"
-
-
 async def test_lifetime_ends_the_sandbox_and_its_remains_go(
     provider: LocalProvider, state: Path
 ) -> None:
@@ -149,13 +152,7 @@ async def test_state_folder_of_others_is_refused(
 async def test_sigkill_of_the_client_ends_its_sandboxes(
     provider: LocalProvider, state: Path
 ) -> None:
-    other = client(
-        """
-ids = [await provider.create(SandboxSpec()) for _ in range(3)]
-print(*ids, flush=True)
-await provider.exec(ids[0], Command(("sh", "-c", "setsid sleep 600 & sleep 600")), output)
-"""
-    )
+    other = client(PROGRAMS["sigkill_of_the_client_ends_its_sandboxes"])
     assert other.stdout is not None
     ids = (await anyio.to_thread.run_sync(other.stdout.readline)).split()
     remains = [state / sandbox_id for sandbox_id in ids]
@@ -168,37 +165,8 @@ await provider.exec(ids[0], Command(("sh", "-c", "setsid sleep 600 & sleep 600")
     assert not any(path.exists() for path in [*remains, *groups])
 
 
-async def test_sigkill_of_the_client_while_it_creates_leaves_nothing_after_a_sweep(
-    provider: LocalProvider, state: Path
-) -> None:
-    for milliseconds in (1, 5, 10, 20):
-        other = client(
-            """
-print("ready", flush=True)
-while True:
-    await provider.create(SandboxSpec())
-"""
-        )
-        assert other.stdout is not None
-        await anyio.to_thread.run_sync(other.stdout.readline)
-        await anyio.sleep(milliseconds / 1000)  # a moment within a create, not a wait for one
-        other.send_signal(signal.SIGKILL)
-        other.communicate()
-        with anyio.fail_after(60):
-            while [info async for info in provider.list({})]:
-                await anyio.sleep(0.01)
-        assert os.listdir(state) == []
-
-
 async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> None:
-    other = client(
-        """
-sandbox_id = await provider.create(SandboxSpec(detach=True, lifetime=60, tags={"d": "1"}))
-await provider.exec(sandbox_id, Command(("sh", "-c", "echo kept > file")), output)
-print(sandbox_id)
-await provider.aclose()
-"""
-    )
+    other = client(PROGRAMS["detached_sandbox_outlives_its_client"])
     out, _ = await anyio.to_thread.run_sync(other.communicate)
     assert other.returncode == 0
     [info] = [info async for info in provider.list({"d": "1"})]
@@ -230,18 +198,6 @@ async def test_aclose_ends_sandboxes_that_are_not_detached(
     assert os.listdir(state) == [kept]
     assert [info.id async for info in provider.list({})] == [kept]
     await provider.delete(kept)
-
-
-async def test_many_at_once(provider: LocalProvider, state: Path) -> None:
-    async def one(number: int) -> None:
-        box = await make(provider)
-        assert (await box.run("echo", str(number))).stdout == f"{number}\n"
-        await provider.delete(box.id)
-
-    async with anyio.create_task_group() as group:
-        for number in range(24):
-            group.start_soon(one, number)
-    assert os.listdir(state) == []
 
 
 async def test_no_descriptors_are_left_open(provider: LocalProvider) -> None:
@@ -285,8 +241,74 @@ async def test_an_invalid_image_names_what_is_accepted(
             await provider.create(SandboxSpec(image=image))
 
 
-async def test_command_with_bad_user_does_not_end_the_sandbox(provider: LocalProvider) -> None:
-    box = await make(provider, user="root")
-    with pytest.raises(ConfigurationError):
-        await provider.exec(box.id, Command(("id",), user="sandbox"), Run().output)
-    assert (await box.run("true")).status == 0
+def test_calls_to_a_stopped_agent_are_unavailable_and_its_sandbox_is_stopped(state: Path) -> None:
+    with Session(provider="local") as session:
+        sandbox = session.sandbox().start().result(60)
+        assert sandbox.id is not None
+        *_, agent = json.loads((state / sandbox.id / "meta.json").read_text())["processes"]
+        os.kill(int(agent), signal.SIGSTOP)
+        calls: list[Operation[Any]] = [
+            sandbox.read_file("/etc/passwd"),
+            sandbox.write_file("/tmp/x", b"x" * 3_000_000),
+            sandbox.list_dir("/"),
+        ]
+        end = time.monotonic() + 60.0
+        for call in calls:
+            with pytest.raises(ProviderUnavailableError):
+                call.result(end - time.monotonic())
+        os.kill(int(agent), signal.SIGCONT)
+        assert sandbox.read_file("/etc/passwd").result(30)
+        os.kill(int(agent), signal.SIGSTOP)
+        sandbox.stop().result(60.0)
+    assert os.listdir(state) == []
+
+
+def test_a_reset_of_a_pooled_sandbox_closes_its_ports() -> None:
+    with Session("local", pool=1, reuse="reset", profile="strict") as session:
+        first = session.sandbox().start().result(60.0)
+        server = first.exec(["python3", "-c", _ECHO])
+        port = int(next(iter(server.stdout.lines())))
+        exposed = first.expose(port).result(60.0)
+        served = first.serve(0, "127.0.0.1:9").result(60.0)
+        connection = first.connect(port).result(60.0)
+        connection.send(b"x").result(60.0)
+        assert connection.receive().result(60.0) == b"x"
+        with socket.create_connection(("127.0.0.1", exposed.port), 60.0) as client:
+            client.sendall(b"x")
+            assert client.recv(1) == b"x"
+            first.stop().result(60.0)
+            with pytest.raises(ConnectionResetError):
+                client.recv(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", exposed.port), 60.0)
+        with pytest.raises(ConnectionAbortedError):
+            connection.receive().result(60.0)
+        second = session.sandbox().start().result(60.0)
+        assert second.id == first.id  # the reset found nothing left
+        assert second.serve(served.port, "127.0.0.1:9").result(60.0).port == served.port
+
+
+def test_a_connection_that_was_reset_says_so_each_time() -> None:
+    with Session("local") as session, session.sandbox() as sandbox:
+        served = sandbox.serve(0, "127.0.0.1:9").result(60.0)  # nothing listens there
+        connection = sandbox.connect(served.port).result(60.0)
+        for _ in range(2):
+            with pytest.raises(ConnectionResetError):
+                connection.receive().result(60.0)
+
+
+@pytest.mark.parametrize("count", [24, pytest.param(200, marks=pytest.mark.nightly)])
+async def test_no_state_is_kept_of_ended_sandboxes(count: int) -> None:
+    memory_mb = 64 if "memory" in _cgroup.available() else None
+    await assert_forgotten(LocalProvider, count, memory_mb=memory_mb)
+
+
+MANY_FILES = PROGRAMS["many_files"]
+
+
+def test_a_process_with_many_open_files_makes_sandboxes() -> None:
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 2000, "this machine allows too few"
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_FILES], env=dict(os.environ), capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("made\n", 0), done.stderr

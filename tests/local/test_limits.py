@@ -1,4 +1,4 @@
-"""Memory, processes, disk and processor time of a sandbox are bounded."""
+"""Memory, processes, disk and processor time of a sandbox are bounded, and say so at a command's end."""
 
 import os
 import subprocess
@@ -9,9 +9,9 @@ import pytest
 
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import Command, Ending, Exit, SandboxSpec
 from tests.components import needs_control_group
-from tests.local.conftest import launched, make
+from tests.local.conftest import PROGRAMS, Box, Run, launched, make
 
 pytestmark = pytest.mark.anyio
 
@@ -19,14 +19,7 @@ needs_memory = needs_control_group("memory")
 needs_pids = needs_control_group("pids")
 needs_cpu = needs_control_group("cpu")
 
-SPIN_FOR_3_SECONDS = """
-import os, time
-end = time.monotonic() + 3
-for _ in range({} - 1):
-    if os.fork() == 0:
-        break
-while time.monotonic() < end: pass
-"""
+SPIN_FOR_3_SECONDS = PROGRAMS["spin_for_3_seconds"]
 
 
 @needs_memory
@@ -67,18 +60,7 @@ print(n)
 
 async def test_nothing_else_in_the_root_is_without_bound(provider: LocalProvider) -> None:
     box = await make(provider, disk_mb=16)
-    run = await box.python(
-        """
-import os
-total = 0
-for line in open("/proc/mounts"):
-    path, options = line.split()[1], line.split()[3].split(",")
-    if "rw" in options and os.path.isdir(path) and os.access(path, os.W_OK):
-        s = os.statvfs(path)
-        total += s.f_blocks * s.f_frsize
-print(total)
-"""
-    )
+    run = await box.python(PROGRAMS["nothing_else_in_the_root_is_without_bound"])
     assert int(run.stdout) <= (16 + 64) << 20
 
 
@@ -91,14 +73,6 @@ async def test_cpus_bound_processor_time(provider: LocalProvider, state: Path) -
         "print((time.process_time() - c) / (time.monotonic() - w))"
     )
     assert float(run.stdout) < 0.4
-
-
-async def test_open_files_and_core_dumps_are_limited(provider: LocalProvider) -> None:
-    box = await make(provider)
-    run = await box.sh("ulimit -Hc; ulimit -Hn")
-    core, files = run.stdout.split()
-    assert core == "0"
-    assert int(files) <= 4096
 
 
 @pytest.mark.parametrize(
@@ -176,3 +150,75 @@ async def test_groups_in_use_when_a_sandbox_ends_go_with_its_provider(
         stranger.kill()
     await provider.aclose()
     assert not any(group.exists() for group in groups)
+
+
+HOG = "b = bytearray()\nwhile True: b += b'x' * 10_000_000"
+
+
+async def ended(box: Box, code: str) -> Exit:
+    command = Command(("python3", "-c", code))
+    with anyio.fail_after(60):
+        return await box.provider.exec(box.id, command, Run().output)
+
+
+@needs_memory
+async def test_a_hog_among_the_children_leaves_the_commands_own_end(
+    provider: LocalProvider,
+) -> None:
+    code = f"import subprocess, sys\nsys.exit(subprocess.call(['python3', '-c', {HOG!r}]) == -9)"
+    done = await ended(await make(provider, memory_mb=64), code)
+    assert (done.status, done.ending, done.usage.oom_kills) == (1, Ending.EXITED, 1)
+
+
+@needs_memory
+async def test_an_earlier_hog_is_not_counted_again(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64)
+    await ended(box, HOG)
+    done = await ended(box, "import os; os.kill(os.getpid(), 9)")
+    assert (done.ending, done.usage.oom_kills) == (Ending.SIGNAL, 0)
+
+
+@needs_memory
+async def test_a_second_client_gets_the_same_outcome(provider: LocalProvider) -> None:
+    box = await make(provider, memory_mb=64)
+    other = LocalProvider()
+    try:
+        done = await ended(Box(other, box.id), HOG)
+    finally:
+        await other.aclose()
+    assert (done.ending, done.usage.oom_kills) == (Ending.OUT_OF_MEMORY, 1)
+
+
+@needs_cpu
+async def test_a_busy_program_past_its_share_was_throttled(provider: LocalProvider) -> None:
+    # So little of a processor that a busy machine's own slowness is more than that.
+    box = await make(provider, cpus=0.1)
+    # Ten of the shares of a tenth of a second, however long it stands still meanwhile.
+    code = "import time\nwhile time.process_time() < 0.13: pass"
+    throttled = (await ended(box, code)).usage.throttled_seconds
+    assert throttled is not None
+    assert 0 < throttled < 60
+    idle = (await ended(box, "import time; time.sleep(0.2)")).usage.throttled_seconds
+    assert idle is not None
+    assert idle < throttled
+
+
+@needs_memory
+@needs_cpu
+@pytest.mark.parametrize(("cpus", "expected"), [(None, 2), (4.0, 4)])
+async def test_counts_that_the_kernel_cannot_change_are_read_once(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, cpus: float | None, expected: int
+) -> None:
+    box = await make(provider, cpus=cpus)
+    assert (await ended(box, "print(1)")).usage.throttled_seconds == 0.0
+    counters = launched(provider, box.id).counters
+    files, read, pread = (counters._oom_kills, counters._throttled), list[int](), os.pread
+
+    def noted(file: int, size: int, at: int) -> bytes:
+        read.extend([file] if file in files else [])
+        return pread(file, size, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", noted)
+        assert (await ended(box, "print(1)")).usage.throttled_seconds == 0.0
+    assert len(read) == expected
