@@ -35,7 +35,7 @@ class Controlled:
 
     def fault(self, name: str, kind: str, **rule: object) -> None:
         """Plan a fault for the requests of this name: see `tests.faults._plan.KINDS` and `Rule`."""
-        self.ask("fault", name=name, kind=kind, **rule)
+        self.ask("plan", name=name, kind=kind, **rule)
 
 
 def started(module: str, *options: str) -> "subprocess.Popen[str]":
@@ -86,11 +86,11 @@ class Server(Controlled):
 
     def kill_sandboxes(self) -> None:
         """End all sandboxes, as the vendor may do."""
-        self.ask("kill")
+        self.ask("kill_all")
 
     def stop_silently(self) -> None:
         """Stop all sandboxes without a reason or a message; their connections stay open."""
-        self.ask("stop")
+        self.ask("stop_silently")
 
     def break_connections(self) -> None:
         """Abort the connections of all terminals; only for emulators that track them."""

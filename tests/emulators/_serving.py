@@ -2,6 +2,7 @@
 
 import asyncio
 import faulthandler
+import inspect
 import json
 import os
 import socket
@@ -40,10 +41,11 @@ def url_of(listener: socket.socket) -> str:
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def obey(url: str, emulator: Any) -> None:
+async def obey(url: str, *parts: object) -> None:
     """Print the address and answer control requests, one line of JSON each, until stdin is closed.
 
-    A request names a method of `emulator` and its arguments. Open requests are not waited for.
+    A request names a method of the first of `parts` that has it, and its arguments. Open requests are not
+    waited for.
     """
     _say(url)
     lines = asyncio.StreamReader()
@@ -55,7 +57,9 @@ async def obey(url: str, emulator: Any) -> None:
     async def answer() -> None:
         while True:
             name, arguments = json.loads(await requests.get())
-            _say(json.dumps(await getattr(emulator, name)(**arguments)))
+            methods = [getattr(part, name, None) for part in parts]
+            result = next(filter(callable, methods))(**arguments)
+            _say(json.dumps(await result if inspect.isawaitable(result) else result))
 
     answering = asyncio.create_task(answer())
     answering.add_done_callback(lambda _: lines.feed_eof())
@@ -106,10 +110,6 @@ class HttpEmulator:
             self.violations.append(traceback.format_exc())
             raise
 
-    async def fault(self, **rule: Any) -> None:
-        """Plan a fault; see `tests.faults`."""
-        self.faults.plan(**rule)
-
     async def clear(self) -> None:
         """Take back everything that was planned or set."""
         self.faults.clear()
@@ -119,10 +119,6 @@ class HttpEmulator:
         """Change a setting until `clear`."""
         assert hasattr(self.settings, name), name
         setattr(self.settings, name, value)
-
-    async def kill(self) -> None:
-        """End all sandboxes."""
-        await self.boxes.kill_all()
 
     async def state(self) -> dict[str, Any]:
         """Return what has been seen, and what runs."""
@@ -141,7 +137,7 @@ def serve(make: type[HttpEmulator]) -> None:
         with listening() as listener:
             server = uvicorn.Server(emulator.config)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
-            await obey(url_of(listener), emulator)
+            await obey(url_of(listener), emulator, emulator.faults, emulator.boxes)
             server.should_exit = server.force_exit = True
             await serving
             await emulator.boxes.aclose()

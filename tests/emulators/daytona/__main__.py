@@ -68,18 +68,10 @@ class Emulator(HttpEmulator):
         """Ping new connections every `seconds`, and close those that do not reply within that time."""
         self.config.ws_ping_interval = self.config.ws_ping_timeout = seconds
 
-    async def stop(self) -> None:
-        """Stop all sandboxes silently."""
-        await self.boxes.stop_silently()
-
     async def cut_all(self) -> None:
         """Abort the connections of all terminals."""
         for side in self._sockets:
             side.transport.abort()
-
-    async def deactivate(self) -> None:
-        """Deactivate all snapshots."""
-        self.boxes.inactive = set(self.boxes.made_of)
 
     async def state(self) -> dict[str, Any]:
         boxes = self.boxes.alive.values()

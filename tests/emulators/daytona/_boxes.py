@@ -185,6 +185,10 @@ class Boxes(Account[Box]):
             self.removing.add(name)
             self.spawn(remove())
 
+    def deactivate(self) -> None:
+        """Deactivate all snapshots, as after two weeks without a start."""
+        self.inactive = set(self.made_of)
+
     async def stop_silently(self) -> None:
         """Stop all sandboxes without a reason; their terminals' connections stay open but send nothing."""
         for box in list(self.alive.values()):

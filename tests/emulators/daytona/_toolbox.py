@@ -12,6 +12,7 @@ import contextlib
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 from daytona_api_client_async import SandboxState
 from daytona_toolbox_api_client_async import (
@@ -45,26 +46,8 @@ _WRITE_SECONDS = 10
 _NAME = "EMULATED_PTY"
 """The environment variable that identifies the processes of a terminal."""
 _PROFILE = 'printf "%s\\n" "$1" >/etc/profile'
-_KILL_TREE = """
-import os, sys
-def word(pid):
-    with open(f"/proc/{pid}/stat") as stat: return int(stat.read().rpartition(")")[2].split()[1])
-def is_its(pid):
-    with open(f"/proc/{pid}/environ", "rb") as environ: return sys.argv[1].encode() in environ.read().split(b"\\0")
-parents, its = {}, []
-for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
-    try:
-        parents[pid] = word(pid)
-        if is_its(pid): its.append(pid)
-    except OSError: pass
-def kill(pid):
-    children = [child for child, parent in parents.items() if parent == pid]
-    for child in children: kill(child)
-    for child in children:
-        try: os.kill(child, 9)
-        except OSError: pass
-if its: kill(min(its))
-"""
+_KILL_TREE = Path(__file__).with_name("kill_tree.txt").read_text()
+"""A program that kills the children of the first process with a variable, as the daemon does."""
 
 
 class Toolbox:

@@ -1,7 +1,6 @@
 """`python -m tests.emulators.modal`: runs the emulator, with control requests on its standard streams."""
 
 import asyncio
-from typing import Any
 
 from grpclib.server import Server
 from modal._utils.grpc_utils import custom_detail_codec
@@ -24,14 +23,6 @@ class Emulator:
     async def reached_at(self, url: str) -> None:
         """Return this address as that of the workers, for example that of a proxy in front of them."""
         self._control.url = url
-
-    async def fault(self, **rule: Any) -> None:
-        """Plan a fault; see `tests.faults`."""
-        self._wire.faults.plan(**rule)
-
-    async def hush(self) -> None:
-        """Send no responses, also on open streams, until `calm`."""
-        self._wire.faults.hush()
 
     async def calm(self) -> None:
         """Remove the planned faults, and let the calls that they stall continue."""
@@ -66,14 +57,6 @@ class Emulator:
         """Return the lifetime of a sandbox in seconds."""
         return self._boxes.find(sandbox_id).timeout
 
-    async def end(self, sandbox_id: str) -> None:
-        """End a sandbox, as another client's `terminate` would."""
-        await self._boxes.end(sandbox_id)
-
-    async def leave(self, sandbox_id: str, status: int = 1) -> None:
-        """End a sandbox by the exit of its first process with `status`; 137 means that it was killed."""
-        await self._boxes.exit(sandbox_id, status)
-
     async def repeat_writes(self) -> None:
         """Until `calm`, write repeated input again, as Modal's own server does."""
         self._boxes.repeats_writes = True
@@ -81,10 +64,6 @@ class Emulator:
     async def linger(self, seconds: float) -> None:
         """Until `calm`, let ended sandboxes keep running for `seconds`."""
         self._boxes.linger = seconds
-
-    async def cut(self) -> None:
-        """Abort all connections; the worker keeps commands and their outputs."""
-        self._wire.cut()
 
     async def forget(self) -> None:
         """Abort all connections and drop the commands, as if a worker's router was restarted."""
@@ -94,14 +73,6 @@ class Emulator:
     async def doze(self) -> None:
         """Never return."""
         await asyncio.Event().wait()
-
-    async def skew(self, seconds: float) -> None:
-        """Set this server's clock ahead by `seconds`."""
-        self._wire.clock_skew = seconds
-
-    async def revoke(self) -> None:
-        """Refuse all tokens issued so far."""
-        self._wire.revoke_tokens()
 
 
 async def main() -> None:
@@ -118,7 +89,7 @@ async def main() -> None:
                 status_details_codec=custom_detail_codec,
             )
             await server.start(sock=listener)
-            await obey(url, Emulator(wire, boxes, control))
+            await obey(url, Emulator(wire, boxes, control), wire, wire.faults, boxes)
             wire.faults.clear()
             server.close()
             await boxes.aclose()

@@ -243,8 +243,8 @@ class Boxes:
         """End a sandbox, as another client's `terminate` would."""
         await self.finish(self.find(sandbox_id), _Result(status=_Result.GENERIC_STATUS_TERMINATED))
 
-    async def exit(self, sandbox_id: str, status: int) -> None:
-        """End a sandbox as if its first process had exited with `status`."""
+    async def leave(self, sandbox_id: str, status: int = 1) -> None:
+        """End a sandbox as if its first process had exited with `status`; 137 means that it was killed."""
         kind = _Result.GENERIC_STATUS_FAILURE if status else _Result.GENERIC_STATUS_SUCCESS
         await self.finish(self.find(sandbox_id), _Result(status=kind, exitcode=status))
 
@@ -263,7 +263,7 @@ class Boxes:
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:
         await entrypoint.ended.wait()
         status = await entrypoint.process.wait()
-        await self.exit(box.id, status if status >= 0 else 128 - status)
+        await self.leave(box.id, status if status >= 0 else 128 - status)
 
     async def _until_timeout(self, box: Box) -> None:
         await asyncio.sleep(box.timeout)

@@ -30,45 +30,37 @@ class Control(api_grpc.ModalClientBase):
         self._images: dict[str, str] = {}
         self._secrets: dict[str, dict[str, str]] = {}
 
-    async def ClientHello(self, stream: Any) -> None:
-        await stream.recv_message()
-        await stream.send_message(api_pb2.ClientHelloResponse(image_builder_version=_BUILDER))
+    async def ClientHello(self, request: Any) -> Any:
+        return api_pb2.ClientHelloResponse(image_builder_version=_BUILDER)
 
-    async def AuthTokenGet(self, stream: Any) -> None:
-        await stream.recv_message()
-        await stream.send_message(api_pb2.AuthTokenGetResponse(token=self._wire.issue()))
+    async def AuthTokenGet(self, request: Any) -> Any:
+        return api_pb2.AuthTokenGetResponse(token=self._wire.issue())
 
-    async def EnvironmentGetOrCreate(self, stream: Any) -> None:
-        await stream.recv_message()
+    async def EnvironmentGetOrCreate(self, request: Any) -> Any:
         metadata = api_pb2.EnvironmentMetadata(
             name="main", settings=api_pb2.EnvironmentSettings(image_builder_version=_BUILDER)
         )
-        await stream.send_message(
-            api_pb2.EnvironmentGetOrCreateResponse(environment_id="en-1", metadata=metadata)
-        )
+        return api_pb2.EnvironmentGetOrCreateResponse(environment_id="en-1", metadata=metadata)
 
-    async def AppGetOrCreate(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def AppGetOrCreate(self, request: Any) -> Any:
         create = request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_CREATE_IF_MISSING
         if request.app_name not in self._apps and not create:
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_name!r} not found")
         app_id = self._apps.setdefault(request.app_name, f"ap-{len(self._apps):022d}")
-        await stream.send_message(api_pb2.AppGetOrCreateResponse(app_id=app_id))
+        return api_pb2.AppGetOrCreateResponse(app_id=app_id)
 
-    async def SecretGetOrCreate(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def SecretGetOrCreate(self, request: Any) -> Any:
         secret_id = f"st-{len(self._secrets):022d}"
         self._secrets[secret_id] = dict(request.env_dict)
-        await stream.send_message(api_pb2.SecretGetOrCreateResponse(secret_id=secret_id))
+        return api_pb2.SecretGetOrCreateResponse(secret_id=secret_id)
 
-    async def ImageGetOrCreate(self, stream: Any) -> None:
+    async def ImageGetOrCreate(self, request: Any) -> Any:
         """Begin to build an image; as with Modal, ImageJoinStreaming returns the result."""
-        request = await stream.recv_message()
         text = "\n".join(request.image.dockerfile_commands)
         if request.app_id not in self._apps.values():
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
         image_id = self._images.setdefault(text, f"im-{len(self._images):022d}")
-        await stream.send_message(api_pb2.ImageGetOrCreateResponse(image_id=image_id))
+        return api_pb2.ImageGetOrCreateResponse(image_id=image_id)
 
     async def ImageJoinStreaming(self, stream: Any) -> None:
         request = await stream.recv_message()
@@ -87,49 +79,39 @@ class Control(api_grpc.ModalClientBase):
             api_pb2.ImageJoinStreamingResponse(result=result, eof=True, metadata=metadata)
         )
 
-    async def ImageDelete(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def ImageDelete(self, request: Any) -> Any:
         if not await self._boxes.snapshots.remove(request.image_id):
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
-        await stream.send_message(Empty())
+        return Empty()
 
     def _has_image(self, image_id: str) -> bool:
         return image_id in self._images.values() or self._boxes.has_image(image_id)
 
-    async def ImageFromId(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def ImageFromId(self, request: Any) -> Any:
         if not self._has_image(request.image_id):
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
-        await stream.send_message(api_pb2.ImageFromIdResponse(image_id=request.image_id))
+        return api_pb2.ImageFromIdResponse(image_id=request.image_id)
 
-    async def SandboxCreateV2(self, stream: Any) -> None:
-        request = await stream.recv_message()
-        box = await self._create(stream, request, V2, _environment(request.secret_sources))
-        await stream.send_message(
-            api_pb2.SandboxCreateV2Response(
-                sandbox_id=box.id,
-                task_id=box.task_id,
-                metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
-                command_router_access=api_pb2.CommandRouterAccess(
-                    url=self.url, jwt=self._wire.issue()
-                ),
-            )
+    async def SandboxCreateV2(self, request: Any) -> Any:
+        box = await self._create(request, V2, _environment(request.secret_sources))
+        return api_pb2.SandboxCreateV2Response(
+            sandbox_id=box.id,
+            task_id=box.task_id,
+            metadata=api_pb2.SandboxHandleMetadata(app_id=box.app_id),
+            command_router_access=api_pb2.CommandRouterAccess(url=self.url, jwt=self._wire.issue()),
         )
 
-    async def SandboxCreate(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def SandboxCreate(self, request: Any) -> Any:
         env = {
             key: value
             for secret_id in request.definition.secret_ids
             for key, value in self._secrets[secret_id].items()
         }
-        box = await self._create(stream, request, V1, env)
+        box = await self._create(request, V1, env)
         metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id)
-        await stream.send_message(
-            api_pb2.SandboxCreateResponse(sandbox_id=box.id, metadata=metadata)
-        )
+        return api_pb2.SandboxCreateResponse(sandbox_id=box.id, metadata=metadata)
 
-    async def _create(self, stream: Any, request: Any, kind: str, env: dict[str, str]) -> Box:
+    async def _create(self, request: Any, kind: str, env: dict[str, str]) -> Box:
         if request.app_id not in self._apps.values():
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
         if not self._has_image(request.definition.image_id):
@@ -137,86 +119,74 @@ class Control(api_grpc.ModalClientBase):
         tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         return await self._boxes.create(kind, request.app_id, request.definition, tags, env)
 
-    async def SandboxGetTaskId(self, stream: Any) -> None:
-        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+    async def SandboxGetTaskId(self, request: Any) -> Any:
+        box = self._boxes.find(request.sandbox_id)
         if box.result is not None:
             response = api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
         elif not box.ready.is_set():
             response = api_pb2.SandboxGetTaskIdResponse()  # not scheduled yet
         else:
             response = api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id)
-        await stream.send_message(response)
+        return response
 
     SandboxGetTaskIdV2 = SandboxGetTaskId
 
-    async def SandboxGetCommandRouterAccess(self, stream: Any) -> None:
-        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+    async def SandboxGetCommandRouterAccess(self, request: Any) -> Any:
+        box = self._boxes.find(request.sandbox_id)
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Sandbox {box.id} has already finished")
-        await stream.send_message(
-            api_pb2.SandboxGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
-        )
+        return api_pb2.SandboxGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
 
-    async def TaskGetCommandRouterAccess(self, stream: Any) -> None:
-        box = self._boxes.of_task((await stream.recv_message()).task_id)
+    async def TaskGetCommandRouterAccess(self, request: Any) -> Any:
+        box = self._boxes.of_task(request.task_id)
         if box.result is not None:
             raise GRPCError(Status.FAILED_PRECONDITION, f"Task {box.task_id} has already finished")
-        await stream.send_message(
-            api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
-        )
+        return api_pb2.TaskGetCommandRouterAccessResponse(url=self.url, jwt=self._wire.issue())
 
-    async def SandboxGetTunnels(self, stream: Any) -> None:
-        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+    async def SandboxGetTunnels(self, request: Any) -> Any:
+        box = self._boxes.find(request.sandbox_id)
         tunnels = [
             api_pb2.TunnelData(host=f"p{port.port}.modal.test", port=443, container_port=port.port)
             for port in box.definition.open_ports.ports
         ]
-        await stream.send_message(api_pb2.SandboxGetTunnelsResponse(tunnels=tunnels))
+        return api_pb2.SandboxGetTunnelsResponse(tunnels=tunnels)
 
     SandboxGetTunnelsV2 = SandboxGetTunnels
 
-    async def SandboxWait(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def SandboxWait(self, request: Any) -> Any:
         box = self._boxes.find(request.sandbox_id)
         await box.wait(request.timeout)
         metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id, result=box.result)
-        await stream.send_message(
-            api_pb2.SandboxWaitResponse(result=box.result or _Result(), metadata=metadata)
-        )
+        return api_pb2.SandboxWaitResponse(result=box.result or _Result(), metadata=metadata)
 
     SandboxWaitV2 = SandboxWait
 
-    async def SandboxTerminate(self, stream: Any) -> None:
-        box = self._boxes.find((await stream.recv_message()).sandbox_id)
+    async def SandboxTerminate(self, request: Any) -> Any:
+        box = self._boxes.find(request.sandbox_id)
         before = box.result
         await self._boxes.finish(box, _Result(status=_Result.GENERIC_STATUS_TERMINATED))
-        await stream.send_message(api_pb2.SandboxTerminateResponse(existing_result=before))
+        return api_pb2.SandboxTerminateResponse(existing_result=before)
 
     SandboxTerminateV2 = SandboxTerminate
 
-    async def SandboxTagsGet(self, stream: Any) -> None:
-        box = self._boxes.find((await stream.recv_message()).sandbox_id)
-        await stream.send_message(api_pb2.SandboxTagsGetResponse(tags=_tags(box)))
+    async def SandboxTagsGet(self, request: Any) -> Any:
+        box = self._boxes.find(request.sandbox_id)
+        return api_pb2.SandboxTagsGetResponse(tags=_tags(box))
 
     SandboxTagsGetV2 = SandboxTagsGet
 
-    async def SandboxGetFromNameV2(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def SandboxGetFromNameV2(self, request: Any) -> Any:
         app_id = self._apps.get(request.app_name)
         for box in self._boxes.running():
             if box.app_id == app_id and box.name == request.sandbox_name:
                 metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id)
-                await stream.send_message(
-                    api_pb2.SandboxGetFromNameResponse(sandbox_id=box.id, metadata=metadata)
-                )
-                return
+                return api_pb2.SandboxGetFromNameResponse(sandbox_id=box.id, metadata=metadata)
         raise GRPCError(Status.NOT_FOUND, f"Sandbox with name {request.sandbox_name!r} not found")
 
     SandboxGetFromName = SandboxGetFromNameV2
 
-    async def SandboxListV2(self, stream: Any) -> None:
+    async def SandboxListV2(self, request: Any) -> Any:
         """List sandboxes created before `before_timestamp`, newest first, one page per call."""
-        request = await stream.recv_message()
         wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
         before = request.before_timestamp or time.time() + 1e6
         found = [
@@ -228,7 +198,7 @@ class Control(api_grpc.ModalClientBase):
         ]
         found.sort(key=lambda box: -box.created_at)
         response = api_pb2.SandboxListResponse(sandboxes=[_info(box) for box in found[:_PAGE]])
-        await stream.send_message(response)
+        return response
 
 
 def _environment(sources: Any) -> dict[str, str]:

@@ -26,8 +26,7 @@ class Router(TaskCommandRouterBase):
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
 
-    async def TaskExecStart(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def TaskExecStart(self, request: Any) -> Any:
         box = self._boxes.of_task(request.task_id)
         if sum(len(argument.encode()) for argument in request.command_args) > _ARGUMENTS:
             raise GRPCError(Status.INVALID_ARGUMENT, "Argument list too long")
@@ -51,7 +50,7 @@ class Router(TaskCommandRouterBase):
             raise _gone(box) from None
         if request.timeout_secs:
             run.pumps.append(asyncio.create_task(_kill_after(run, request.timeout_secs)))
-        await stream.send_message(pb2.TaskExecStartResponse())
+        return pb2.TaskExecStartResponse()
 
     async def TaskExecStdioRead(self, stream: Any) -> None:
         request = await stream.recv_message()
@@ -68,8 +67,7 @@ class Router(TaskCommandRouterBase):
         except LookupError:
             raise GRPCError(Status.OUT_OF_RANGE, "this output is not kept any more") from None
 
-    async def TaskExecStdinWrite(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def TaskExecStdinWrite(self, request: Any) -> Any:
         box, run = self._find(request)
         if request.ByteSize() > _MESSAGE:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "decoded message length too large")
@@ -93,27 +91,22 @@ class Router(TaskCommandRouterBase):
             await _while_alive(box, _to_the_end(box, write()))
         except BrokenPipeError:
             raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed") from None
-        await stream.send_message(pb2.TaskExecStdinWriteResponse())
+        return pb2.TaskExecStdinWriteResponse()
 
-    async def TaskSnapshotFilesystem(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def TaskSnapshotFilesystem(self, request: Any) -> Any:
         box = self._boxes.of_task(request.task_id)
         image_id = await self._boxes.image_of(box, request)
-        await stream.send_message(pb2.TaskSnapshotFilesystemResponse(image_id=image_id))
+        return pb2.TaskSnapshotFilesystemResponse(image_id=image_id)
 
-    async def TaskExecWait(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def TaskExecWait(self, request: Any) -> Any:
         box, run = self._find(request)
         await _while_alive(box, run.ended.wait())
-        await stream.send_message(await _with_exit_status(run, pb2.TaskExecWaitResponse()))
+        return await _with_exit_status(run, pb2.TaskExecWaitResponse())
 
-    async def TaskExecPoll(self, stream: Any) -> None:
-        request = await stream.recv_message()
+    async def TaskExecPoll(self, request: Any) -> Any:
         _, run = self._find(request)
         response = pb2.TaskExecPollResponse()
-        await stream.send_message(
-            await _with_exit_status(run, response) if run.ended.is_set() else response
-        )
+        return await _with_exit_status(run, response) if run.ended.is_set() else response
 
     def _find(self, request: Any) -> tuple[Box, Exec]:
         box = self._boxes.of_task(request.task_id)

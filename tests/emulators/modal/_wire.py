@@ -45,9 +45,13 @@ class Wire:
         self._issued.add(f"{token}.sig")
         return f"{token}.sig"
 
-    def revoke_tokens(self) -> None:
+    def revoke(self) -> None:
         """Refuse every token issued so far."""
         self._issued.clear()
+
+    def skew(self, seconds: float) -> None:
+        """Set this server's clock ahead by `seconds`."""
+        self.clock_skew = seconds
 
     def cut(self) -> None:
         """Abort all connections."""
@@ -79,11 +83,13 @@ class Checked:
 
     def __mapping__(self) -> dict[str, grpclib.const.Handler]:
         return {
-            path: handler._replace(func=self._checked(path.rpartition("/")[2], handler.func))
+            path: handler._replace(func=self._checked(path.rpartition("/")[2], handler))
             for path, handler in self._servicer.__mapping__().items()
         }
 
-    def _checked(self, name: str, func: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _checked(self, name: str, handler: grpclib.const.Handler) -> Callable[[Any], Any]:
+        one_reply = handler.cardinality is grpclib.const.Cardinality.UNARY_UNARY
+
         async def call(stream: Any) -> None:
             wire = self._wire
             wire.calls[name] += 1
@@ -95,7 +101,11 @@ class Checked:
                     return
                 wire.authorise(name, stream.metadata, router=self._router)
                 checked.fault = fault
-                await func(checked)
+                if one_reply:  # the servicer's method is then a function of the request
+                    request = await checked.recv_message()
+                    await checked.send_message(await handler.func(request))
+                else:
+                    await handler.func(checked)
             except GRPCError as error:
                 if error.status is Status.UNIMPLEMENTED:
                     wire.violations.append(f"{name}: the emulator does not know this call")
