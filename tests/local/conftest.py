@@ -104,6 +104,23 @@ def client(code: str, *arguments: str, prefix: list[str] | None = None) -> "subp
     )
 
 
+async def said(process: "subprocess.Popen[str]", line: str = "") -> str:
+    """The next line of such a process, after it was given one."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if line:
+        print(line, file=process.stdin, flush=True)
+    return str(await anyio.to_thread.run_sync(process.stdout.readline)).strip()
+
+
+async def ended(process: "subprocess.Popen[str]", number: int = 0, line: str = "") -> str:
+    """The rest that such a process says, once a signal or its last line of input has ended it."""
+    if number:
+        process.send_signal(number)
+    rest, _ = await anyio.to_thread.run_sync(process.communicate, line or None)
+    return str(rest).strip()
+
+
 def launched(provider: LocalProvider, sandbox_id: str) -> Launched:
     """The processes of a sandbox that runs."""
     found = provider._known(sandbox_id).launched

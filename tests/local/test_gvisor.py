@@ -18,7 +18,7 @@ from sandboxkit import (
 )
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from tests.components import needs_local_gvisor
-from tests.local.conftest import client, make, until_gone
+from tests.local.conftest import client, ended, make, said, until_gone
 
 pytestmark = pytest.mark.anyio
 needs_gvisor = needs_local_gvisor()
@@ -92,14 +92,12 @@ async def test_a_dead_owner_leaves_no_process_whenever_it_died(
     create = 'print("begins", flush=True)\nawait provider.create(SandboxSpec(isolation="gvisor"))\n'
     for delay in (0.03, 0.1, 0.2, None):
         other = client(create + 'print("runs", flush=True)\nawait anyio.sleep(600)')
-        assert other.stdout is not None
-        await anyio.to_thread.run_sync(other.stdout.readline)
+        await said(other)
         if delay is None:
-            await anyio.to_thread.run_sync(other.stdout.readline)
+            await said(other)
             assert gvisors(other.pid)
         await anyio.sleep(delay or 0)
-        other.send_signal(signal.SIGKILL)
-        other.communicate()
+        await ended(other, signal.SIGKILL)
         end = time.monotonic() + 60
         while gvisors(other.pid) and time.monotonic() < end:  # no event tells
             await anyio.sleep(0.05)

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +21,14 @@ from sandboxkit import (
     ImageNotFoundError,
     Sandbox,
     Session,
+    Snapshot,
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, launched
-from tests.local.test_image import docker_save, layer  # noqa: F401  # the fixture
+from tests.local.test_image import docker_save, layer, tar_of  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
 
 pytestmark = [
@@ -46,102 +48,98 @@ LOOK = (
 @pytest.fixture
 def image(layer: bytes, tmp_path: Path) -> str:  # noqa: F811
     """An archive of an image, with a folder in which a snapshot changes nothing but the mode."""
-    more = io.BytesIO()
-    with tarfile.open(fileobj=more, mode="w") as tar:
-        for name in ("home", "home/below", "usr/lib/keep"):
-            member = tarfile.TarInfo(name)
-            member.type, member.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(member)
-        tar.addfile(tarfile.TarInfo("usr/lib/keep/file"))
-    return str(docker_save(tmp_path / "image.tar", [layer, more.getvalue()]))
+    folders = dict.fromkeys(("home", "home/below", "usr/lib/keep"))
+    more = tar_of({**folders, "usr/lib/keep/file": b""})
+    return str(docker_save(tmp_path / "image.tar", [layer, more]))
 
 
-async def removed(provider: LocalProvider) -> None:
+@pytest.fixture
+def folder(layer: bytes, tmp_path: Path) -> str:  # noqa: F811
+    """A folder of root that serves as an image, with /root that nobody else may read, as distributions have it."""
+    root = tmp_path / "rootfs"
+    root.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
+        tar.extractall(root)
+    for name in ("root", "home/private"):
+        (root / name).mkdir(mode=0o700, parents=True)
+        (root / name / "own").touch()
+    return str(root)
+
+
+@pytest.fixture
+async def session(provider: LocalProvider) -> AsyncIterator[Session]:
+    """A session, after which its snapshots are removed."""
+    async with Session(provider) as session:
+        yield session
     async for info in provider.list_snapshots({}):
         await provider.delete_snapshot(info.id)
-    (provider._state.path / "snapshots").rmdir()
+    store = provider._state.path / "snapshots"
+    if store.exists():
+        store.rmdir()
+
+
+async def taken(session: Session, image: str, *argv: str) -> Snapshot:
+    """A snapshot of a sandbox of an image, in which this command has run."""
+    async with session.sandbox(image=image) as base:
+        done = await base.exec(list(argv or ["true"]))
+        assert done.returncode == 0, done.stderr
+        return await base.snapshot()
+
+
+def root_of(provider: LocalProvider, snapshot: Snapshot) -> Path:
+    """What a snapshot has of the root."""
+    return provider._state.path / "snapshots" / snapshot.id / "root"
 
 
 async def test_a_snapshot_has_what_the_sandbox_changed_and_starts_over_its_image(
-    provider: LocalProvider, image: str
+    provider: LocalProvider, session: Session, image: str
 ) -> None:
-    async with Session(provider) as session:
-        async with session.sandbox(image=image) as base:
-            done = await base.exec(["sh", "-c", CHANGE])
-            assert done.returncode == 0, done.stderr
-            snapshot = await base.snapshot()
-        root = provider._state.path / "snapshots" / snapshot.id / "root"
-        assert not (root / "usr/bin/sh").exists()  # the image has it
-        assert not (root / "usr/lib/keep/file").exists()
-        for given in (None, image):
-            async with session.sandbox(snapshot=snapshot, image=given) as other:
-                seen = await other.exec(["sh", "-c", LOOK])
-                assert seen.stdout.split() == [
-                    *(
-                        "/etc:",
-                        "kept",
-                        "kept2",
-                        "new",
-                        "passwd",
-                        "resolv.conf",
-                        "/usr/lib/keep:",
-                        "file",
-                    ),
-                    *("/workspace:", "here", "new", "kept", "more", "/home:", "yes"),
-                ], seen.stdout
-                assert "/usr/bin/mv" in seen.stderr
-                assert (await other.status()).image == image
-                with pytest.raises(SnapshotInUseError):
-                    await snapshot.delete()
-    await removed(provider)
+    snapshot = await taken(session, image, "sh", "-c", CHANGE)
+    assert not (root_of(provider, snapshot) / "usr/bin/sh").exists()  # the image has it
+    assert not (root_of(provider, snapshot) / "usr/lib/keep/file").exists()
+    etc = ["/etc:", "kept", "kept2", "new", "passwd", "resolv.conf", "/usr/lib/keep:", "file"]
+    for given in (None, image):
+        async with session.sandbox(snapshot=snapshot, image=given) as other:
+            seen = await other.exec(["sh", "-c", LOOK])
+            rest = ["/workspace:", "here", "new", "kept", "more", "/home:", "yes"]
+            assert seen.stdout.split() == [*etc, *rest], seen.stdout
+            assert "/usr/bin/mv" in seen.stderr
+            assert (await other.status()).image == image
+            with pytest.raises(SnapshotInUseError):
+                await snapshot.delete()
 
 
 async def test_a_chain_of_snapshots_and_their_forks_lie_on_one_image(
-    provider: LocalProvider, image: str
+    session: Session, image: str
 ) -> None:
-    async with Session(provider) as session:
-        async with session.sandbox(image=image) as first:
-            await first.exec(["sh", "-c", "echo 1 > 1; echo 1 > both; rm /etc/old"], check=True)
-            one = await first.snapshot()
-        async with session.sandbox(snapshot=one) as second:
-            again = "echo 2 > 2; echo 2 > both; rm 1; echo back > /etc/old; rm /etc/kept"
-            await second.exec(["sh", "-c", again], check=True)
-            two = await second.snapshot()
-            (fork,) = await second.fork(1)
-            assert isinstance(fork, Sandbox)
-        await one.delete()
-        async with session.sandbox(snapshot=two) as third:
-            for each in (fork, third):
-                seen = await each.exec(["sh", "-c", "ls; cat both /etc/old; ls /etc"])
-                assert seen.stdout.split() == [
-                    "2",
-                    "both",
-                    "2",
-                    "back",
-                    "old",
-                    "passwd",
-                    "resolv.conf",
-                ]
-        await fork.stop()
-    await removed(provider)
+    one = await taken(session, image, "sh", "-c", "echo 1 > 1; echo 1 > both; rm /etc/old")
+    async with session.sandbox(snapshot=one) as second:
+        again = "echo 2 > 2; echo 2 > both; rm 1; echo back > /etc/old; rm /etc/kept"
+        await second.exec(["sh", "-c", again], check=True)
+        two = await second.snapshot()
+        (fork,) = await second.fork(1)
+        assert isinstance(fork, Sandbox)
+    await one.delete()
+    async with session.sandbox(snapshot=two) as third:
+        for each in (fork, third):
+            seen = await each.exec(["sh", "-c", "ls; cat both /etc/old; ls /etc"])
+            assert seen.stdout.split() == ["2", "both", "2", "back", "old", "passwd", "resolv.conf"]
+    await fork.stop()
 
 
 async def test_an_image_that_has_changed_or_is_gone_is_an_error_with_a_remedy(
-    provider: LocalProvider, image: str, tmp_path: Path
+    provider: LocalProvider, session: Session, image: str, tmp_path: Path
 ) -> None:
-    async with Session(provider) as session:
-        async with session.sandbox(image=image) as base:
-            snapshot = await base.snapshot()
-        shutil.rmtree(tmp_path / "cache")
-        with pytest.raises(ConfigurationError, match=r"has changed since.*take the snapshot again"):
-            await session.sandbox(snapshot=snapshot).start()
-        os.unlink(image)
-        with pytest.raises(ImageNotFoundError, match="does not exist here"):
-            await session.sandbox(snapshot=snapshot).start()
-        with pytest.raises(ConfigurationError, match="leave image= out"):
-            await session.sandbox(snapshot=snapshot, image="/elsewhere").start()
-        assert [info.id async for info in provider.list({})] == []
-    await removed(provider)
+    snapshot = await taken(session, image)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(ConfigurationError, match=r"has changed since.*take the snapshot again"):
+        await session.sandbox(snapshot=snapshot).start()
+    os.unlink(image)
+    with pytest.raises(ImageNotFoundError, match="does not exist here"):
+        await session.sandbox(snapshot=snapshot).start()
+    with pytest.raises(ConfigurationError, match="leave image= out"):
+        await session.sandbox(snapshot=snapshot, image="/elsewhere").start()
+    assert [info.id async for info in provider.list({})] == []
 
 
 async def test_strict_sandboxes_with_an_image_are_refused_before_anything_is_made(
@@ -158,7 +156,7 @@ async def test_strict_sandboxes_with_an_image_are_refused_before_anything_is_mad
 
 
 async def test_a_recipe_begins_with_an_image_and_goes_first_where_there_is_no_room(
-    provider: LocalProvider, image: str, monkeypatch: pytest.MonkeyPatch
+    provider: LocalProvider, session: Session, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(_snapshot_store.LIMIT_VARIABLE, "1")
     fill = "cat /bin/* /lib/* | head -c 600000 > /etc/large"
@@ -166,17 +164,15 @@ async def test_a_recipe_begins_with_an_image_and_goes_first_where_there_is_no_ro
     first = await recipe.build(provider)
     more = await recipe.run(fill).build(provider)
     assert (await recipe.build(provider)).id == first.id
-    async with Session(provider) as session:
-        async with session.sandbox(snapshot=more) as sandbox, session.sandbox(image=image) as other:
-            assert (await sandbox.exec(["ls", "/etc/new", "/etc/large"])).returncode == 0
-            await other.exec(["sh", "-c", fill], check=True)
-            with pytest.raises(CapacityError):
-                await other.snapshot()
-            await sandbox.stop()
-            await other.snapshot()  # for which the image had to go
-        with pytest.raises(SnapshotNotFoundError):
-            await session.sandbox(snapshot=more).start()
-    await removed(provider)
+    async with session.sandbox(snapshot=more) as sandbox, session.sandbox(image=image) as other:
+        assert (await sandbox.exec(["ls", "/etc/new", "/etc/large"])).returncode == 0
+        await other.exec(["sh", "-c", fill], check=True)
+        with pytest.raises(CapacityError):
+            await other.snapshot()
+        await sandbox.stop()
+        await other.snapshot()  # for which the image had to go
+    with pytest.raises(SnapshotNotFoundError):
+        await session.sandbox(snapshot=more).start()
 
 
 async def test_an_ordinary_user_has_snapshots_with_images_too(
@@ -190,66 +186,38 @@ async def test_an_ordinary_user_has_snapshots_with_images_too(
     assert out == "['kept', 'new', 'passwd', 'resolv.conf']\n"
 
 
-async def test_a_program_cannot_change_a_file_unnoticed(
-    provider: LocalProvider, image: str
-) -> None:
+async def test_a_program_cannot_change_a_file_unnoticed(session: Session, image: str) -> None:
     """Size, mode and time of modification are as before; the time of change is not."""
-    async with Session(provider) as session:
-        async with session.sandbox(image=image) as base:
-            forge = "touch -r /etc/kept /ref; head -c 5 /etc/old > /etc/kept; echo >> /etc/kept"
-            await base.exec(["sh", "-c", f"{forge}; rm /ref"], check=True)
-            snapshot = await base.snapshot()
-        async with session.sandbox(snapshot=snapshot) as other:
-            assert (await other.read_file("/etc/kept")).startswith(b"old")
-    await removed(provider)
+    forge = "touch -r /etc/kept /ref; head -c 5 /etc/old > /etc/kept; echo >> /etc/kept; rm /ref"
+    snapshot = await taken(session, image, "sh", "-c", forge)
+    async with session.sandbox(snapshot=snapshot) as other:
+        assert (await other.read_file("/etc/kept")).startswith(b"old")
 
 
-@pytest.fixture
-def folder(layer: bytes, tmp_path: Path) -> Path:  # noqa: F811
-    """A folder of root that serves as an image, with /root that nobody else may read, as distributions have it."""
-    root = tmp_path / "rootfs"
-    root.mkdir()
-    with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
-        tar.extractall(root)
-    for name in ("root", "home/private"):
-        (root / name).mkdir(mode=0o700, parents=True)
-        (root / name / "own").touch()
-    return root
-
-
-async def test_a_failed_capture_leaves_no_descriptor_open(
-    provider: LocalProvider, folder: Path
-) -> None:
-    (folder / "run").mkdir()
-    (folder / "run").chmod(0o711)  # a sandbox can make files there, and nobody can list them
-    (folder / "root").chmod(0o755)
-    (folder / "home/private").chmod(0o755)
-    async with Session(provider, image=str(folder)) as session, session.sandbox() as sandbox:
+async def test_a_failed_capture_leaves_no_descriptor_open(session: Session, folder: str) -> None:
+    for name, mode in (("run", 0o711), ("root", 0o755), ("home/private", 0o755)):
+        Path(folder, name).mkdir(exist_ok=True)
+        Path(folder, name).chmod(mode)  # a sandbox can make files in /run, and nobody can list them
+    async with session.sandbox(image=folder) as sandbox:
         before = os.listdir("/proc/self/fd")
         with pytest.raises(ConfigurationError, match=r"'/run'.*make it readable"):
             await sandbox.snapshot()
         assert os.listdir("/proc/self/fd") == before
-    await removed(provider)
 
 
 async def test_folders_that_only_the_owner_of_an_image_may_read_stay_the_images(
-    provider: LocalProvider, folder: Path
+    provider: LocalProvider, session: Session, folder: str
 ) -> None:
-    look = ["sh", "-c", "ls -d /root /home/*; ls /root /home/private; cat /etc/new"]
-    async with Session(provider, image=str(folder)) as session:
-        async with session.sandbox() as base:
-            await base.exec(["sh", "-c", "echo new > /etc/new; touch /home/new"], check=True)
-            snapshot = await base.snapshot()
-        root = provider._state.path / "snapshots" / snapshot.id / "root"
-        assert os.listdir(root / "home") == ["new"]
-        async with session.sandbox(snapshot=snapshot) as other:
-            seen = await other.exec(look)
-            assert seen.stdout.split() == ["/home/new", "/home/private", "/root", "/root:", "new"]
-            assert seen.stderr.count("Permission denied") == 2
-            chained = await other.snapshot()
-        root = provider._state.path / "snapshots" / chained.id / "root"
-        assert os.listdir(root / "home") == ["new"]
-    await removed(provider)
+    change = "echo new > /etc/new; touch /home/new"
+    look = "ls -d /root /home/*; ls /root /home/private; cat /etc/new"
+    snapshot = await taken(session, folder, "sh", "-c", change)
+    async with session.sandbox(snapshot=snapshot) as other:
+        seen = await other.exec(["sh", "-c", look])
+        assert seen.stdout.split() == ["/home/new", "/home/private", "/root", "/root:", "new"]
+        assert seen.stderr.count("Permission denied") == 2
+        chained = await other.snapshot()
+    for each in (snapshot, chained):
+        assert os.listdir(root_of(provider, each) / "home") == ["new"]
 
 
 @needs_mounts("an overlay")
@@ -264,11 +232,11 @@ async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_w
     try:
         provider = LocalProvider()
         async with Session(provider, image=image) as session, session.sandbox() as sandbox:
-            await sandbox.snapshot()
+            kept = await sandbox.snapshot()
             await sandbox.exec(["rm", "/etc/old"], check=True)
             with pytest.raises(ConfigurationError, match=rf"{state}.*set SANDBOXKIT_STATE_DIR"):
                 await sandbox.snapshot()
-        await removed(provider)
+        await kept.delete()
         await provider.aclose()
     finally:
         subprocess.run(["umount", "--lazy", state], check=True)
@@ -284,68 +252,59 @@ def _make_socket(folder: str, name: str, uid: int) -> None:
 
 
 async def test_an_images_file_that_a_socket_replaced_does_not_come_back(
-    provider: LocalProvider, image: str
+    provider: LocalProvider, session: Session, image: str
 ) -> None:
-    async with Session(provider, image=image) as session:
-        async with session.sandbox() as base:
-            await base.exec(["rm", "/etc/old"], check=True)
-            (info,) = [info async for info in provider.list({})]
-            init = launched(provider, info.id).init_pid
-            _make_socket(f"/proc/{init}/root/etc", "old", os.stat(f"/proc/{init}").st_uid)
-            snapshot = await base.snapshot()
-        async with session.sandbox(snapshot=snapshot) as other:
-            seen = await other.exec(["ls", "/etc"])
-            assert seen.stdout.split() == ["kept", "passwd", "resolv.conf"]
-    await removed(provider)
+    async with session.sandbox(image=image) as base:
+        await base.exec(["rm", "/etc/old"], check=True)
+        init = launched(provider, base.id or "").init_pid
+        _make_socket(f"/proc/{init}/root/etc", "old", os.stat(f"/proc/{init}").st_uid)
+        snapshot = await base.snapshot()
+    async with session.sandbox(snapshot=snapshot) as other:
+        assert (await other.exec(["ls", "/etc"])).stdout.split() == [
+            "kept",
+            "passwd",
+            "resolv.conf",
+        ]
 
 
-async def test_modes_of_the_images_common_folders_are_kept(
-    provider: LocalProvider, folder: Path
-) -> None:
+async def test_modes_of_the_images_common_folders_are_kept(session: Session, folder: str) -> None:
     modes = {"/": "555", "/etc": "700", "/home": "500", "/tmp": "1770", "/var": "711"}
-    (folder / "var/tmp").mkdir()
-    async with Session(provider, image=str(folder)) as session:
-        async with session.sandbox() as base:
-            await base.exec(["chmod", "1755", "/var/tmp"], check=True)
-            for path, mode in modes.items():
-                await base.exec(["chmod", mode, path], check=True)
-            snapshot = await base.snapshot()
-        async with session.sandbox(snapshot=snapshot) as other:
-            seen = await other.exec(["ls", "-ld", *modes, "/var/tmp"])
-            assert [line.split()[0] for line in seen.stdout.splitlines()] == [
-                *("dr-xr-xr-x", "drwx------", "dr-x------", "drwxrwx--T"),
-                *("drwx--x--x", "drwxr-xr-t"),
-            ], seen.stdout
-    await removed(provider)
+    modes = {"/var/tmp": "1755", **modes}
+    Path(folder, "var/tmp").mkdir()
+    change = "; ".join(f"chmod {mode} {path}" for path, mode in modes.items())
+    snapshot = await taken(session, folder, "sh", "-c", change)
+    async with session.sandbox(snapshot=snapshot) as other:
+        seen = (await other.exec(["ls", "-ld", *modes])).stdout.splitlines()
+        # `ls` sorts its arguments.
+        expected = "dr-xr-xr-x drwx------ dr-x------ drwxrwx--T drwx--x--x drwxr-xr-t"
+        assert [line.split()[0] for line in seen] == expected.split(), seen
 
 
 async def test_a_relative_name_means_the_same_image_in_another_folder(
-    provider: LocalProvider, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: Session, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with Session(provider) as session:
-        async with session.sandbox(image="image.tar") as base:
-            monkeypatch.chdir("/")
-            snapshot = await base.snapshot()
-        async with session.sandbox(snapshot=snapshot) as other:
-            assert (await other.status()).image == image
-        monkeypatch.chdir(tmp_path)
-        async with session.sandbox(snapshot=snapshot, image="./image.tar"):
-            pass
-    await removed(provider)
+    async with session.sandbox(image="image.tar") as base:
+        monkeypatch.chdir("/")
+        snapshot = await base.snapshot()
+    async with session.sandbox(snapshot=snapshot) as other:
+        assert (await other.status()).image == image
+    monkeypatch.chdir(tmp_path)
+    async with session.sandbox(snapshot=snapshot, image="./image.tar"):
+        pass
 
 
 async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
     provider: LocalProvider,
+    session: Session,
     image: str,
     layer: bytes,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    async with Session(provider, image=image) as session, session.sandbox() as sandbox:
+    async with session.sandbox(image=image) as sandbox:
         docker_save(Path(image), [layer])  # another image of this name
         snapshot = await sandbox.snapshot()
-        root = provider._state.path / "snapshots" / snapshot.id / "root"
-        assert not (root / "usr/lib/keep").exists()  # the first image has it
+        assert not (root_of(provider, snapshot) / "usr/lib/keep").exists()  # the first image has it
         with pytest.raises(ConfigurationError, match="has changed since"):
             await session.sandbox(snapshot=snapshot).start()
         os.unlink(image)
@@ -353,55 +312,50 @@ async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
         shutil.rmtree(tmp_path / "cache")
         with pytest.raises(ImageNotFoundError, match="its files are gone"):
             await sandbox.snapshot()
-    await removed(provider)
 
 
 async def test_a_record_without_the_image_and_a_changed_folder_are_refused(
-    provider: LocalProvider, folder: Path
+    provider: LocalProvider, session: Session, folder: str
 ) -> None:
-    async with Session(provider, image=str(folder)) as session, session.sandbox() as sandbox:
+    async with session.sandbox(image=folder) as sandbox:
         record = provider._living(sandbox.id or "")
         provider._state.update(replace(record, used_image=None))
         with pytest.raises(ConfigurationError, match="by an older version"):
             await sandbox.snapshot()
         provider._state.update(record)
         await sandbox.snapshot()
-        (folder / "opt").mkdir()
+        Path(folder, "opt").mkdir()
         with pytest.raises(ConfigurationError, match="has changed since sandbox"):
             await sandbox.snapshot()
-    await removed(provider)
 
 
 async def test_files_in_folders_that_change_anyway_do_not_change_an_image(
-    provider: LocalProvider, folder: Path
+    session: Session, folder: str
 ) -> None:
-    changing = [folder / name for name in ("dev", "proc", "run", "sys", "tmp")]
+    changing = [Path(folder, name) for name in ("dev", "proc", "run", "sys", "tmp")]
     for path in changing:
         path.mkdir(exist_ok=True)
-    async with Session(provider, image=str(folder)) as session:
-        async with session.sandbox() as base:
-            for path in changing:
-                (path / "new").touch()
-            snapshot = await base.snapshot()
+    async with session.sandbox(image=folder) as base:
         for path in changing:
-            (path / "new").unlink()
-        async with session.sandbox(snapshot=snapshot):
-            pass
-    await removed(provider)
+            (path / "new").touch()
+        snapshot = await base.snapshot()
+    for path in changing:
+        (path / "new").unlink()
+    async with session.sandbox(snapshot=snapshot):
+        pass
 
 
 async def test_mounts_are_checked_against_the_image_of_the_snapshot(
-    provider: LocalProvider, image: str, tmp_path: Path
+    provider: LocalProvider, session: Session, image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/file").touch()
     mounts = {"/usr/share/data": Dataset(tmp_path / "data")}
-    async with Session(provider) as session:
-        async with session.sandbox(image=image) as base, session.sandbox() as plain:
-            snapshot, without = await base.snapshot(), await plain.snapshot()
-        async with session.sandbox(snapshot=snapshot, mounts=mounts) as other:
-            assert (await other.exec(["ls", "/usr/share/data"])).stdout == "file\n"
-        with pytest.raises(ConfigurationError, match=r"mounts='/usr/share/data': without an image"):
-            await session.sandbox(snapshot=without, mounts=mounts).start()
+    snapshot = await taken(session, image)
+    async with session.sandbox() as plain:
+        without = await plain.snapshot()
+    async with session.sandbox(snapshot=snapshot, mounts=mounts) as other:
+        assert (await other.exec(["ls", "/usr/share/data"])).stdout == "file\n"
+    with pytest.raises(ConfigurationError, match=r"mounts='/usr/share/data': without an image"):
+        await session.sandbox(snapshot=without, mounts=mounts).start()
     shutil.rmtree(provider._state.path / "datasets")
-    await removed(provider)

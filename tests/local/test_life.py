@@ -30,7 +30,7 @@ from sandboxkit.providers.local import LocalProvider, _cgroup, _state
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_root
-from tests.local.conftest import PROGRAMS, Run, client, groups_of, make, until_gone
+from tests.local.conftest import PROGRAMS, Run, client, ended, groups_of, make, said, until_gone
 from tests.local_here import require_local
 from tests.traces import assert_forgotten
 
@@ -153,13 +153,11 @@ async def test_sigkill_of_the_client_ends_its_sandboxes(
     provider: LocalProvider, state: Path
 ) -> None:
     other = client(PROGRAMS["sigkill_of_the_client_ends_its_sandboxes"])
-    assert other.stdout is not None
-    ids = (await anyio.to_thread.run_sync(other.stdout.readline)).split()
+    ids = (await said(other)).split()
     remains = [state / sandbox_id for sandbox_id in ids]
     processes = [process for folder in remains for process in processes_of(folder)]
     groups = [group for folder in remains for group in groups_of(folder)]
-    other.send_signal(signal.SIGKILL)
-    other.communicate()
+    await ended(other, signal.SIGKILL)
     await until_gone(processes)
     assert [info.id async for info in provider.list({})] == []
     assert not any(path.exists() for path in [*remains, *groups])
@@ -167,10 +165,10 @@ async def test_sigkill_of_the_client_ends_its_sandboxes(
 
 async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> None:
     other = client(PROGRAMS["detached_sandbox_outlives_its_client"])
-    out, _ = await anyio.to_thread.run_sync(other.communicate)
+    out = await ended(other)
     assert other.returncode == 0
     [info] = [info async for info in provider.list({"d": "1"})]
-    assert info.id == out.strip()
+    assert info.id == out
     assert await provider.read_file(info.id, "/workspace/file", max_bytes=99) == b"kept\n"
     await provider.delete(info.id)
     assert [info async for info in provider.list({})] == []
@@ -181,8 +179,8 @@ async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, st
         "print(await provider.create(SandboxSpec(detach=True, lifetime=3.0)), flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
-    out, _ = await anyio.to_thread.run_sync(other.communicate)
-    processes = processes_of(state / out.strip())
+    out = await ended(other)
+    processes = processes_of(state / out)
     await until_gone(processes)
     assert [info async for info in provider.list({})] == []
     assert os.listdir(state) == []

@@ -1,10 +1,10 @@
 """What dead clients left goes with the next start; what lives, wherever, stays."""
 
 import os
+import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -14,7 +14,7 @@ from sandboxkit.errors import CapacityError, SandboxNotFoundError, SandboxTermin
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_control_group, needs_mounts
-from tests.local.conftest import Box, client, groups_of, make, until_gone
+from tests.local.conftest import PROGRAMS, Box, client, ended, groups_of, make, said, until_gone
 
 pytestmark = pytest.mark.anyio
 needs_groups = needs_control_group()
@@ -28,15 +28,11 @@ def nobodys(sandbox_id: str) -> bool:
 
 async def killed_client(count: int = 1) -> list[str]:
     """The ids of sandboxes whose client is dead, and of whom nothing is left but its traces."""
-    other = client(
-        f"print(*[await provider.create(SandboxSpec()) for _ in range({count})], flush=True)\n"
-        "await anyio.sleep(600)"
-    )
-    assert other.stdout is not None
-    ids = (await anyio.to_thread.run_sync(other.stdout.readline)).split()
-    other.send_signal(signal.SIGKILL)
-    other.communicate()
-    return list(ids)
+    code = f"print(*[await provider.create(SandboxSpec()) for _ in range({count})], flush=True)"
+    other = client(f"{code}\nawait anyio.sleep(600)")
+    ids = (await said(other)).split()
+    await ended(other, signal.SIGKILL)
+    return ids
 
 
 async def test_the_first_create_removes_what_dead_clients_left(
@@ -51,18 +47,8 @@ async def test_the_first_create_removes_what_dead_clients_left(
 async def test_a_client_killed_while_it_removes_a_folder_leaves_nothing_after_a_sweep(
     provider: LocalProvider, state: Path
 ) -> None:
-    other = client(
-        "import shutil, signal\n"
-        "sandbox_id = await provider.create(SandboxSpec())\n"
-        "print(sandbox_id, flush=True)\n"
-        "def rmtree(folder, **_):\n"
-        "    [each.unlink() for each in folder.iterdir()]\n"
-        "    signal.raise_signal(signal.SIGKILL)\n"
-        "shutil.rmtree = rmtree\n"
-        "await provider.delete(sandbox_id)"
-    )
-    printed, _ = await anyio.to_thread.run_sync(other.communicate)
-    folder = state / printed.strip()
+    other = client(PROGRAMS["killed_while_it_removes"])
+    folder = state / await ended(other)
     assert (other.returncode, list(folder.iterdir())) == (-signal.SIGKILL, [])
     await make(provider)
     await until_gone([folder])
@@ -74,9 +60,7 @@ async def test_groups_go_though_their_state_folder_has_gone_before(
 ) -> None:
     [sandbox_id] = await killed_client()
     groups = groups_of(state / sandbox_id)
-    for path in (state / sandbox_id).iterdir():
-        path.unlink()
-    (state / sandbox_id).rmdir()
+    shutil.rmtree(state / sandbox_id)
     assert any(group.exists() for group in groups)
     await make(provider)
     await until_gone(groups)
@@ -107,58 +91,35 @@ async def test_a_sandbox_of_another_state_folder_is_left_alone(
     assert (await box.run("true")).status == 0
 
 
-@pytest.fixture
-async def elsewhere(state: Path) -> AsyncIterator[str]:
-    """A sandbox that was made in another pid namespace, where a client still has it."""
-    other = client(
-        "print(await provider.create(SandboxSpec(lifetime=60)), flush=True)\n"
-        "sys.stdin.readline()\n"
-        "await provider.aclose()",
-        prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"],
-    )
-    assert other.stdout is not None
-    sandbox_id = (await anyio.to_thread.run_sync(other.stdout.readline)).strip()
-    yield sandbox_id
-    await anyio.to_thread.run_sync(other.communicate, "end\n")
+ELSEWHERE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""A pid namespace of its own."""
 
 
 @needs_namespace
-async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
-    provider: LocalProvider, elsewhere: str
+async def test_another_pid_namespaces_sandbox_is_found_not_swept_and_gone_after_delete(
+    provider: LocalProvider, state: Path
 ) -> None:
-    assert [info.id async for info in provider.list({})] == [elsewhere]
-    assert (await Box(provider, elsewhere).run("true")).status == 0
-    assert [info.id async for info in provider.list({})] == [elsewhere]
-
-
-@needs_namespace
-async def test_another_pid_namespaces_sandbox_is_gone_after_delete(
-    provider: LocalProvider, elsewhere: str, state: Path
-) -> None:
+    other = client(PROGRAMS["owner_elsewhere"], prefix=ELSEWHERE)
+    elsewhere = await said(other)
+    for _ in range(2):
+        assert [info.id async for info in provider.list({})] == [elsewhere]
+        assert (await Box(provider, elsewhere).run("true")).status == 0
     groups = groups_of(state / elsewhere)
     await provider.delete(elsewhere)
     assert [info.id async for info in provider.list({})] == []
     await until_gone([state / elsewhere, *groups])
+    await ended(other, line="end\n")
 
 
 @needs_namespace
 async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
     provider: LocalProvider, state: Path
 ) -> None:
-    other = client(
-        "from sandboxkit.providers.local import _state\n"
-        "begun = _state.StateDir().begin()\n"
-        "print(begun.folder, flush=True)\n"
-        "sys.stdin.readline()\n"
-        "os.kill(os.getpid(), 9)",
-        prefix=["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"],
-    )
-    assert other.stdout is not None
-    folder = Path((await anyio.to_thread.run_sync(other.stdout.readline)).strip())
-    states = _state.StateDir()
+    other = client(PROGRAMS["start_elsewhere"], prefix=ELSEWHERE)
+    folder, states = Path(await said(other)), _state.StateDir()
     _sweep.sweep(states, nobodys)
     assert folder.exists()
-    await anyio.to_thread.run_sync(other.communicate, "die\n")
+    await ended(other, line="die\n")
     _sweep.sweep(states, nobodys)
     assert not folder.exists()
 
@@ -174,13 +135,8 @@ async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider, state: 
     name = "local-0123456789abcdef"
     (_state.StateDir().path / f".starting-{dead_maker()}-{name}").mkdir()
     read, write = os.pipe()
-    stuck = subprocess.Popen(
-        [
-            *(str(_bwrap.find()), "--setenv", _launch.MARK, name),
-            *("--args", str(read), "--", "/nothing"),
-        ],
-        pass_fds=[read],
-    )
+    bwrap = [str(_bwrap.find()), "--setenv", _launch.MARK, name]
+    stuck = subprocess.Popen([*bwrap, "--args", str(read), "--", "/nothing"], pass_fds=[read])
     try:
         await make(provider)
         with anyio.fail_after(60):
@@ -196,20 +152,9 @@ async def test_concurrent_sweeps_do_not_interfere(provider: LocalProvider, state
     states = _state.StateDir()
     for number in range(8):
         (states.path / f".starting-{dead_maker()}-local-{number:016x}").mkdir()
-    failed: list[Exception] = []
-
-    def run() -> None:
-        try:
-            _sweep.sweep(states, nobodys)
-        except Exception as error:  # noqa: BLE001  # what it is does not matter
-            failed.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await anyio.to_thread.run_sync(thread.join)
-    assert failed == []
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(anyio.to_thread.run_sync, _sweep.sweep, states, nobodys)
     assert os.listdir(state) == []
 
 
@@ -233,23 +178,19 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
     assert not group.exists()
 
 
-async def test_a_failed_sweep_fails_no_create(provider: LocalProvider, state: Path) -> None:
-    states = _state.StateDir()
-    broken = states.path / "local-0123456789abcdef"
-    (broken / "meta.json").mkdir(parents=True)
-    try:
-        await make(provider)
-    finally:
-        (broken / "meta.json").rmdir()
-        broken.rmdir()
-
-
-async def test_a_partial_description_is_swept(provider: LocalProvider, state: Path) -> None:
+async def test_a_partial_description_is_swept_and_a_failed_sweep_fails_no_create(
+    provider: LocalProvider, state: Path
+) -> None:
     folder = _state.StateDir().path / "local-0123456789abcdef"
     folder.mkdir()
     (folder / "meta.json").write_text('{"id": "local-01')
     assert [info async for info in provider.list({})] == []
     assert not folder.exists()
+    (folder / "meta.json").mkdir(parents=True)
+    try:
+        await make(provider)
+    finally:
+        shutil.rmtree(folder)
 
 
 async def test_members_of_another_pid_namespace_are_not_taken_for_ourselves(
@@ -265,10 +206,7 @@ async def test_delete_ends_a_sandbox_whose_state_folder_was_removed(
 ) -> None:
     box = await make(provider, detach=True, lifetime=60)
     gone = [*groups_of(state / box.id)]
-    for path in (state / box.id).iterdir():
-        path.unlink()
-    (state / box.id).rmdir()
-    state.rmdir()
+    shutil.rmtree(state)
     await provider.delete(box.id)
     assert not any(path.exists() for path in gone)
     with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
