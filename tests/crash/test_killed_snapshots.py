@@ -10,47 +10,12 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Session
+from tests.crash.test_sigkill import PROGRAMS
 from tests.docker_here import require_docker
 
 SECONDS = 60.0
 SPANS = {"local": 0.4, "docker": 2.5}
 """The kill comes at most so many seconds after the first call: the time that the longest of the three takes."""
-
-# One process that has imported everything forks the owners: their calls are killed, not an import.
-OWNERS = """
-import os, random, signal, sys, time
-from sandboxkit import Image, Session
-
-provider, tag, rounds, seed, span = sys.argv[1:]
-rng = random.Random(seed)
-
-def own(number, say):
-    with Session(provider, tags=(tag,)) as session:
-        base = session.sandbox()
-        base.exec(["sh", "-c", "for n in $(seq 200); do echo $n > $n; done"], check=True).result(60)
-        os.write(say, b".")
-        while True:
-            if number % 3 == 0:
-                base.snapshot(ttl=3600).result(60)
-            elif number % 3 == 1:
-                for fork in base.fork(2).result(60):
-                    fork.stop().result(60)
-            else:
-                image = Image().run(f"echo {time.time_ns()} > made")
-                image.build(provider, tags=(tag,), ttl=3600).result(60)
-
-for number in range(int(rounds)):
-    ready, say = os.pipe()
-    owner = os.fork()
-    if owner == 0:
-        own(number, say)
-    os.close(say)
-    assert os.read(ready, 1) == b".", number
-    time.sleep(rng.uniform(0, float(span)))
-    os.kill(owner, signal.SIGKILL)
-    os.waitpid(owner, 0)
-    os.close(ready)
-"""
 
 
 def _image_labels() -> str:
@@ -81,7 +46,9 @@ def test_a_killed_owner_leaves_only_what_expires_and_cleanup_removes_it(
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(state))
     run, seed = str(time.time_ns()), str(random.random())
     argv = [provider, f"crash:{run}", str(rounds), seed, str(SPANS[provider])]
-    subprocess.run([sys.executable, "-c", OWNERS, *argv], check=True, timeout=300 + 30 * rounds)
+    subprocess.run(
+        [sys.executable, "-c", PROGRAMS["owners"], *argv], check=True, timeout=300 + 30 * rounds
+    )
     # A container that was made and never started has no agent that could end it: it expires.
     orphans = ["cleanup", "--provider", provider, "--orphans", "--tag", f"crash:{run}"]
     subprocess.run([sys.executable, "-m", "sandboxkit", *orphans], check=True, timeout=120)

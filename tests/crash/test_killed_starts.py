@@ -12,50 +12,10 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Session
+from tests.crash.test_sigkill import PROGRAMS
 
 ROUNDS = 200
 SECONDS = 60.0
-
-# One process that has imported everything forks the clients: a start is killed, not an import.
-CLIENTS = """
-import os, random, signal, sys, threading, time
-import anyio, anyio._backends._asyncio
-from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import SandboxSpec
-
-mark, rounds, forks, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "forks", sys.argv[4]
-rng = random.Random(seed)
-
-async def create():
-    provider = LocalProvider()
-    while True:
-        await provider.create(SandboxSpec(workdir="/tmp/" + mark))
-
-def fork_after(seconds):
-    time.sleep(seconds)
-    if os.fork() == 0:
-        os.close(1)
-        time.sleep(600)
-        os._exit(0)
-
-for _ in range(rounds):
-    moment = rng.uniform(0, 0.06)
-    ready, say = os.pipe()
-    client = os.fork()
-    if client == 0:
-        os.setpgid(0, 0)
-        if forks:
-            threading.Thread(target=fork_after, args=(rng.uniform(0, moment),)).start()
-        os.write(say, b".")
-        anyio.run(create)
-    os.read(ready, 1)
-    os.close(ready)
-    os.close(say)
-    time.sleep(moment)
-    os.kill(client, signal.SIGKILL)
-    os.waitpid(client, 0)
-    print(client, flush=True)
-"""
 
 
 def processes(mark: str) -> list[str]:
@@ -97,7 +57,7 @@ def test_clients_killed_while_they_start_leave_nothing(
     mark, seed = f"killed-{time.time_ns()}", str(random.random())
     before = mounts(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", CLIENTS, mark, str(ROUNDS), forks, seed],
+        [sys.executable, "-c", PROGRAMS["clients"], mark, str(ROUNDS), forks, seed],
         stdout=subprocess.PIPE,
         text=True,
         timeout=600,
