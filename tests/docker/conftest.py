@@ -4,18 +4,20 @@ import secrets
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import anyio
 import pytest
 
-from sandboxkit.errors import SandboxError
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.types import Command, SandboxInfo, SandboxSpec
-from tests.docker.tcp_bridge import TcpBridge
 from tests.docker_here import require_docker
+from tests.faults import FaultProxy
 
+PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 SOCKET = "/var/run/docker.sock"
 
 
@@ -32,14 +34,15 @@ async def provider(daemon: None, anyio_backend: str) -> AsyncIterator[DockerProv
     await provider.aclose()
 
 
+def docker(*arguments: str) -> list[str]:
+    """The words that the command line prints."""
+    command = ["docker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
 def containers(tag: str) -> list[str]:
     """Those that carry the tag, in whichever state."""
-    return subprocess.run(
-        ["docker", "ps", "--all", "--quiet", "--filter", f"label=test={tag}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    return docker("ps", "--all", "--quiet", "--filter", f"label=test={tag}")
 
 
 @pytest.fixture
@@ -56,18 +59,17 @@ def tag(daemon: None) -> Iterator[str]:
 
 
 @pytest.fixture
-def bridge(daemon: None) -> Iterator[TcpBridge]:
+def bridge(daemon: None) -> Iterator[FaultProxy]:
     """The daemon's socket as a TCP port on loopback."""
-    with TcpBridge(SOCKET) as bridge:
-        yield bridge
+    with FaultProxy(f"unix://{SOCKET}", listen="tcp") as proxy:
+        yield proxy
 
 
 class Box:
     """One sandbox with a short way to run a command in it."""
 
     def __init__(self, provider: DockerProvider, sandbox_id: str) -> None:
-        self.provider = provider
-        self.id = sandbox_id
+        self.provider, self.id = provider, sandbox_id
 
     async def run(self, *argv: str, user: str | None = None) -> tuple[int, str, str]:
         texts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
@@ -76,10 +78,8 @@ class Box:
             texts[stream] += chunk
 
         with anyio.fail_after(60):
-            status = (
-                await self.provider.exec(self.id, Command(argv=argv, user=user), output)
-            ).status
-        return status, texts["stdout"].decode(), texts["stderr"].decode()
+            done = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
+        return done.status, texts["stdout"].decode(), texts["stderr"].decode()
 
     async def python(self, code: str) -> str:
         """Run Python in the sandbox and return what it printed; it must succeed."""
@@ -92,9 +92,9 @@ async def listed(provider: DockerProvider, tag: str) -> list[SandboxInfo]:
     return [info async for info in provider.list({"test": tag})]
 
 
-async def until_gone(provider: DockerProvider, tag: str, within: float = 60.0) -> None:
+async def until_gone(provider: DockerProvider, tag: str) -> None:
     """Wait until nothing carries the tag."""
-    with anyio.fail_after(within):
+    with anyio.fail_after(60.0):
         while await listed(provider, tag):
             await anyio.sleep(0.05)
 
@@ -106,31 +106,12 @@ async def box(provider: DockerProvider, tag: str) -> AsyncIterator[Box]:
     await provider.delete(sandbox_id)
 
 
-@pytest.fixture
-async def strict_box(provider: DockerProvider, tag: str) -> AsyncIterator[Box]:
-    spec = SandboxSpec(tags={"test": tag}, profile="strict", disk_mb=64)
-    sandbox_id = await provider.create(spec)
-    yield Box(provider, sandbox_id)
-    await provider.delete(sandbox_id)
-
-
 def client(code: str, *arguments: str) -> "subprocess.Popen[str]":
     """Another process that runs `code` with a `provider`; it inherits our environment."""
-    program = (
-        "import anyio, sys\n"
-        "from sandboxkit.providers.docker import DockerProvider\n"
-        "from sandboxkit.types import *\n"
-        "async def main():\n"
-        "    provider = DockerProvider()\n"
-        + "".join(f"    {line}\n" for line in code.strip().splitlines())
-        + "anyio.run(main)\n"
-    )
+    body = "".join(f"    {line}\n" for line in code.strip().splitlines())
     return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", f"{PROGRAMS['client']}{body}anyio.run(main)\n", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-__all__ = ["Box", "SandboxError", "client", "listed", "until_gone"]

@@ -8,7 +8,6 @@ import json
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -29,32 +28,20 @@ class Registry:
             member.size = 5
             tar.addfile(member, io.BytesIO(b"hello"))
         layer = gzip.compress(buffer.getvalue(), mtime=0)
-        config = json.dumps(
-            {
-                "architecture": "amd64",
-                "os": "linux",
-                "config": {"User": "1234", "Labels": {"from": "image"}},
-                "rootfs": {"type": "layers", "diff_ids": [_digest(buffer.getvalue())]},
-            }
-        ).encode()
-        manifest = json.dumps(
-            {
-                "schemaVersion": 2,
-                "mediaType": _MANIFEST,
-                "config": {
-                    "mediaType": "application/vnd.docker.container.image.v1+json",
-                    "size": len(config),
-                    "digest": _digest(config),
-                },
-                "layers": [
-                    {
-                        "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                        "size": len(layer),
-                        "digest": _digest(layer),
-                    }
-                ],
-            }
-        ).encode()
+        plain, kinds = buffer.getvalue(), "application/vnd.docker"
+        rootfs = {"type": "layers", "diff_ids": [_digest(plain)]}
+        settings = {"User": "1234", "Labels": {"from": "image"}}
+        made = {"architecture": "amd64", "os": "linux", "config": settings, "rootfs": rootfs}
+        config = json.dumps(made).encode()
+
+        def described(data: bytes, kind: str) -> dict[str, object]:
+            media = f"{kinds}.{kind}"
+            return {"mediaType": media, "size": len(data), "digest": _digest(data)}
+
+        described_config = described(config, "container.image.v1+json")
+        layers = [described(layer, "image.rootfs.diff.tar.gzip")]
+        form = {"schemaVersion": 2, "mediaType": _MANIFEST}
+        manifest = json.dumps({**form, "config": described_config, "layers": layers}).encode()
         pages = {
             "/v2/": (b"{}", "application/json"),
             "/v2/hello/manifests/1": (manifest, _MANIFEST),
@@ -93,11 +80,6 @@ class Registry:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._server.shutdown()
         self._server.server_close()

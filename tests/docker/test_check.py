@@ -1,5 +1,8 @@
-"""What Docker cannot honour is refused before any I/O."""
+"""What Docker cannot honour is refused before any I/O; capabilities, and where the daemon is looked for."""
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,21 +10,29 @@ import pytest
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._container import device_requests
+from sandboxkit.providers.docker._endpoint import DEFAULT_URL, Endpoint
 from sandboxkit.types import SandboxSpec
+from tests.docker.conftest import Box
+
+FOR_PACKAGES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
+OWN = "print(open('/proc/self/status').read().split('CapEff:\\t')[1].split()[0])"
+CHANGE = "import os; open('/tmp/f', 'w'); os.chown('/tmp/f', 65534, 65534); print('changed')"
+TRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
+STRICT = {"profile": "strict"}
 
 
 @pytest.mark.parametrize(
     ("field", "options"),
     [
         ("disk_mb", {"disk_mb": 100}),
-        ("disk_mb", {"disk_mb": 1, "profile": "strict"}),
+        ("disk_mb", {"disk_mb": 1, **STRICT}),
         ("memory_mb", {"memory_mb": 8}),
         ("pids", {"pids": 4}),
         ("cpus", {"cpus": 0.001}),
-        ("user", {"user": "root", "profile": "strict"}),
-        ("user", {"user": "0", "profile": "strict"}),
-        ("user", {"user": "0:0", "profile": "strict"}),
-        ("workdir", {"workdir": "/", "profile": "strict"}),
+        ("user", {"user": "root", **STRICT}),
+        ("user", {"user": "0", **STRICT}),
+        ("user", {"user": "0:0", **STRICT}),
+        ("workdir", {"workdir": "/", **STRICT}),
         ("tags", {"tags": {"sandboxkit": "1"}}),
         ("gpu", {"gpu": "many"}),
         ("gpu", {"gpu": "0"}),
@@ -46,3 +57,100 @@ def test_gpus_become_a_device_request(gpu: str, count: int, devices: list[str] |
     assert request["Count"] == count
     assert request.get("DeviceIDs") == devices
     assert request["Capabilities"] == [["gpu"]]
+
+
+@pytest.mark.anyio
+async def test_only_root_has_the_added_capabilities_and_no_others(tag: str, daemon: None) -> None:
+    provider = DockerProvider(capabilities=["cap_chown", *FOR_PACKAGES])
+    try:
+        for user, expected in (("root", 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7), ("nobody", 0)):
+            spec = SandboxSpec(tags={"test": tag}, user=user)
+            box = Box(provider, await provider.create(spec))
+            assert int(await box.python(OWN), 16) == expected
+            if user == "root":
+                assert await box.python(CHANGE) == "changed"
+                assert await box.python(TRACE) == "-1", "the agent has one that they have not"
+            await provider.delete(box.id)
+    finally:
+        await provider.aclose()
+
+
+@pytest.mark.parametrize("name", ["SYS_ADMIN", "KILL", "SYS_PTRACE", "chown "])
+def test_capabilities_that_break_isolation_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be added; use one of CHOWN"):
+        DockerProvider(capabilities=[name])
+
+
+@pytest.mark.parametrize(
+    ("argument", "environment", "current", "expected"),
+    [
+        (None, {}, "", DEFAULT_URL),
+        (None, {"DOCKER_HOST": "tcp://127.0.0.1:2999"}, "", "tcp://127.0.0.1:2999"),
+        ("unix:///tmp/x", {"DOCKER_HOST": "tcp://127.0.0.1:2999"}, "", "unix:///tmp/x"),
+        (None, {}, "far", "unix:///tmp/far.sock"),
+        (None, {"DOCKER_CONTEXT": "far"}, "", "unix:///tmp/far.sock"),
+        (None, {"DOCKER_CONTEXT": "far", "DOCKER_HOST": "unix:///tmp/x"}, "", "unix:///tmp/x"),
+        (None, {"DOCKER_CONTEXT": "nowhere"}, "", None),
+    ],
+    ids=[
+        "default",
+        "DOCKER_HOST",
+        "argument",
+        "current_context",
+        "DOCKER_CONTEXT",
+        "both",
+        "unknown",
+    ],
+)
+def test_the_daemon_is_looked_for_where_docker_looks(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    argument: str | None,
+    environment: dict[str, str],
+    current: str,
+    expected: str | None,
+) -> None:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"DOCKER_CONFIG": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "config.json").write_text(
+        json.dumps({"currentContext": current} if current else {})
+    )
+    folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest()
+    folder.mkdir(parents=True)
+    endpoints = {"docker": {"Host": "unix:///tmp/far.sock"}}
+    meta = {"Name": "far", "Metadata": {}, "Endpoints": endpoints}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    if expected is None:
+        with pytest.raises(ConfigurationError, match=r"nowhere.*docker context ls"):
+            Endpoint.resolve(argument)
+        return
+    found = Endpoint.resolve(argument)
+    assert found.url == expected
+    path = expected.removeprefix("unix://") if expected.startswith("unix://") else None
+    assert found.socket_path == path
+    if path is None:
+        assert (found.host, found.port) == ("127.0.0.1", 2999)
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"),
+    [
+        ("ssh://me@there", "ssh -nNT -L"),
+        ("npipe:////./pipe/docker_engine", "use unix://"),
+        ("tcp://:2375", "use unix://"),
+        ("tcp://host:notaport", "use unix://"),
+        ("/var/run/docker.sock", "use unix://"),
+        ("unix://", "use unix://"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_a_remedy(url: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=remedy):
+        Endpoint.parse(url)
+
+
+def test_tls_settings_make_a_verifying_context() -> None:
+    context = Endpoint.parse("https://docker.example:2376").ssl_context()
+    assert context is not None
+    assert context.check_hostname

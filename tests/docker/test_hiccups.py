@@ -1,21 +1,25 @@
-"""A daemon that cuts every connection for a while: no sandbox ends, and no output is lost."""
+"""Connections to the daemon: cut for a while, closed, too many; no sandbox ends, no output is lost, none stays open."""
 
+import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
+import anyio
 import pytest
 
 from sandboxkit import Operation, Process, Sandbox, Session
+from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.docker import _provider as docker_provider
 from tests.chaos.distant import no_way
 from tests.components import needs_root
-from tests.docker.conftest import SOCKET, containers
+from tests.docker.conftest import PROGRAMS, SOCKET, containers
 from tests.faults import FaultProxy, Reset
 
 SHORT = pytest.param("short", marks=needs_root("only root may go past the daemon"))
@@ -75,24 +79,6 @@ def test_a_cut_ends_no_sandbox_and_loses_no_output(
         assert set(containers(tag)) == ids
 
 
-OWNER = """
-import sys
-from unittest import mock
-from sandboxkit import Session
-from sandboxkit.providers.docker import DockerProvider, _direct, _provider
-from tests.chaos.distant import no_way
-
-if "short" not in sys.argv:
-    mock.patch.object(_direct, "connect", no_way).start()
-_provider._GRACE = float(sys.argv[3])
-session = Session(DockerProvider(base_url=sys.argv[1]), tags={"test": sys.argv[2]})
-process = session.sandbox().exec(["sh", "-c", "echo ready; exec sleep 1000"])
-lines = iter(process.stdout.lines())
-print(next(lines), flush=True)
-print(sys.stdin.readline(), flush=True)
-"""
-
-
 @pytest.mark.parametrize("hiccup", [False, True])
 @pytest.mark.parametrize("way", ["through the daemon", SHORT])
 def test_the_owners_death_ends_its_sandboxes(
@@ -100,7 +86,7 @@ def test_the_owners_death_ends_its_sandboxes(
 ) -> None:
     grace = 600.0 if way == "short" else 8.0 if hiccup else 2.0
     with FaultProxy(f"unix://{SOCKET}", listen="unix") as proxy:
-        command = [sys.executable, "-c", OWNER, proxy.url, tag, str(grace), way]
+        command = [sys.executable, "-c", PROGRAMS["owner"], proxy.url, tag, str(grace), way]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as owner:
@@ -128,3 +114,58 @@ def test_the_documents_say_how_long_the_grace_is() -> None:
     assert (
         f"within {docker_provider._GRACE:g} s;" in (root / "docs/concepts/providers.md").read_text()
     )
+
+
+MISSING = "sandboxkit-0123456789abcdef"
+
+
+def connections(port: int) -> int:
+    """How many of this process's sockets lead to the port."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(name))) as end:
+                    found += end.family == socket.AF_INET and end.getpeername()[1] == port
+    return found
+
+
+@pytest.mark.anyio
+async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept_or_a_call_follows(
+    bridge: FaultProxy,
+) -> None:
+    port = int(bridge.url.rpartition(":")[2])
+    before = connections(port)
+    provider = DockerProvider(base_url=bridge.url)
+
+    async def ask() -> SandboxNotFoundError:
+        with pytest.raises(SandboxNotFoundError) as kept:
+            await provider.get(MISSING)
+        return kept.value
+
+    kept = await ask()
+    assert connections(port) > before
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(ask)
+        await provider.aclose()
+    await provider.aclose()
+    assert connections(port) == before
+    assert kept.__cause__ is not None
+    await ask()
+    assert connections(port) == before
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_limit_of_open_files_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS["few_descriptors"]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=dict(os.environ),
+    )
+    output = done.stdout.splitlines()
+    assert output, done.stderr
+    assert [line for line in output if "Docker daemon at" in line and "start it" in line] == []
+    assert any("30 open files" in line and "ulimit -n" in line for line in output), output

@@ -10,6 +10,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError, ImageNotFoundError
 from sandboxkit.providers.docker import DockerProvider, PullProgress
 from sandboxkit.types import SandboxSpec
+from tests.docker.conftest import docker
 from tests.docker.registry import Registry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("daemon")]
@@ -22,28 +23,24 @@ def registry(daemon: None) -> Iterator[Registry]:
         subprocess.run(["docker", "rmi", "--force", registry.image], capture_output=True)
 
 
-async def test_a_missing_image_is_pulled_with_progress(
+async def test_a_missing_image_is_pulled_once_with_progress_and_again_after_it_was_removed(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[PullProgress] = []
     provider = DockerProvider(on_pull=seen.append)
     with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
-        image = await provider._images.ensure(registry.image)
-    assert image.user == "1234"
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(provider._images.ensure, registry.image)
+        assert caplog.text.count("pulling image") == 1
+        assert caplog.text.count(f"pulled image {registry.image}") == 1
+        assert (await provider._images.ensure(registry.image)).user == "1234"
+        docker("rmi", "--force", registry.image)
+        await provider.delete(await provider.create(SandboxSpec(image=registry.image)))
+        assert caplog.text.count(f"pulled image {registry.image}") == 2
+    await provider.aclose()
     assert {progress.image for progress in seen} == {registry.image}
     assert any("Pull complete" in progress.status for progress in seen)
-    assert f"pulled image {registry.image}" in caplog.text
-
-
-async def test_concurrent_starts_pull_an_image_once(
-    registry: Registry, caplog: pytest.LogCaptureFixture
-) -> None:
-    provider = DockerProvider()
-    with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(provider._images.ensure, registry.image)
-            tasks.start_soon(provider._images.ensure, registry.image)
-    assert caplog.text.count("pulling image") == 1
 
 
 async def test_a_missing_image_is_named_with_remedies(registry: Registry) -> None:
@@ -66,15 +63,3 @@ async def test_an_impossible_reference_is_a_configuration_error(name: str) -> No
     with pytest.raises(ConfigurationError) as caught:
         await DockerProvider().create(SandboxSpec(image=name))
     assert name in str(caught.value)
-
-
-async def test_a_removed_image_is_pulled_again(
-    registry: Registry, caplog: pytest.LogCaptureFixture
-) -> None:
-    provider = DockerProvider()
-    await provider._images.ensure(registry.image)
-    subprocess.run(["docker", "rmi", "--force", registry.image], check=True, capture_output=True)
-    with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
-        await provider.delete(await provider.create(SandboxSpec(image=registry.image)))
-    await provider.aclose()
-    assert f"pulled image {registry.image}" in caplog.text

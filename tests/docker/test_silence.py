@@ -1,49 +1,231 @@
-"""A container that is paused, and a daemon that says nothing: never the program's fault."""
+"""A daemon that is down, silent or odd, and a paused container: typed errors in time, never the program's fault."""
 
+import contextlib
+import os
 import re
+import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import anyio
 import pytest
 
-from sandboxkit import Operation, Sandbox, Session
-from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
+from sandboxkit import Operation, Session
+from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.types import Command, SandboxSpec
 from tests.chaos.distant import no_way
-from tests.docker.conftest import SOCKET, listed, until_gone
-from tests.faults import Drop, Fault, FaultProxy, Request, Stall
+from tests.docker.conftest import PROGRAMS, SOCKET, docker, listed, until_gone
+from tests.faults import Drop, Fault, FaultProxy, Half, HttpAnswer, Request, Stall
 
+pytestmark = pytest.mark.anyio
 WITHIN = 10.0
 BUSY = 18.0
 """Seconds, beside other tests, in which silence is known: sooner than on a stream that may fall silent by itself."""
+REQUESTS = {
+    "create": "POST .*/containers/create",
+    "attach": "POST .*/attach",
+    "start": "POST .*/start",
+    "inspect": "GET .*/containers/[^/]*/json",
+    "list": r"GET .*/containers/json",
+    "delete": "(DELETE .*/containers/|POST .*/wait)",
+    "image": "GET .*/images/",
+    "info": "GET .*/info",
+    "version": "GET .*/version",
+    "volume": "GET .*/volumes/",
+}
+BODIES = {
+    "no message": b"{}",
+    "message of another type": b'{"message": 3}',
+    "a list": b"[]",
+    "a number": b"7",
+    "null": b"null",
+    "nothing": b"",
+    "a page": b"<html>no gateway</html>",
+    "a half": b'{"message": "unf',
+    "no text": b"\xff\xfe\x00",
+}
+
+
+async def lives(provider: DockerProvider, tag: str) -> None:
+    """All that a provider asks of its daemon."""
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    try:
+        assert [info.id for info in await listed(provider, tag)] == [sandbox_id]
+        await provider.get(sandbox_id)
+    finally:
+        await provider.delete(sandbox_id)
+
+
+async def meets(tag: str, where: str, fault: Fault, timeout: float = 3.0) -> SandboxError:
+    """The error where one of a provider's requests meets a fault."""
+
+    def plan(request: Request) -> Fault | None:
+        return fault if re.match(REQUESTS[where], request.line) else None
+
+    with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
+        provider = DockerProvider(base_url=proxy.url, timeout=timeout)
+        with anyio.fail_after(60), pytest.raises(SandboxError) as caught:
+            await lives(provider, tag)
+        assert proxy.faults
+        proxy.plan = None
+        # Whatever the daemon did not do then, it does now.
+        await provider.aclose()
+        await until_gone(provider, tag)
+        await provider.aclose()
+    return caught.value
+
+
+# Each request is met by one of the two faults each time, by the other one each night.
+SILENCES = [
+    pytest.param(
+        request,
+        fault,
+        id=f"{request}-{name}",
+        marks=[] if (number + other) % 2 else pytest.mark.nightly,
+    )
+    for number, request in enumerate(list(REQUESTS)[:-1])
+    for other, (name, fault) in enumerate({"unheard": Stall(), "unanswered": Drop("stall")}.items())
+]
+
+
+@pytest.mark.parametrize(("where", "fault"), SILENCES)
+async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
+    daemon: None, tag: str, where: str, fault: Fault
+) -> None:
+    error = await meets(tag, where, fault, timeout=2.0)
+    assert isinstance(error, ProviderUnavailableError), error
+    assert "in time" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("where", "body"),
+    [("image", body) for body in BODIES]
+    + [(where, "no message") for where in REQUESTS if where != "delete"],
+)
+async def test_a_server_error_with_an_odd_body_is_unavailable(
+    daemon: None, tag: str, where: str, body: str
+) -> None:
+    error = await meets(tag, where, HttpAnswer(500, BODIES[body]))
+    assert isinstance(error, ProviderUnavailableError), error
+
+
+@pytest.mark.parametrize(
+    ("where", "status"),
+    [
+        (where, status)
+        for number, where in enumerate(["version", "info", "image", "create", "inspect", "list"])
+        for status in ([200, 404], [400, 503])[number % 2]
+    ],
+)
+async def test_any_status_with_an_odd_body_is_a_typed_error(
+    daemon: None, tag: str, where: str, status: int
+) -> None:
+    """Each request is answered with two of the four."""
+    await meets(tag, where, HttpAnswer(status, BODIES["no message"]))
+
+
+@pytest.mark.parametrize("where", REQUESTS)
+async def test_an_answer_that_breaks_off_is_a_typed_error(
+    daemon: None, tag: str, where: str
+) -> None:
+    await meets(tag, where, Half(5))
+
+
+@pytest.mark.parametrize("url", ["unix:///nonexistent/docker.sock", "tcp://127.0.0.1:1"])
+async def test_a_daemon_that_is_down_is_named_with_how_to_start_it(url: str) -> None:
+    provider = DockerProvider(base_url=url)
+    with pytest.raises(ProviderUnavailableError) as caught:
+        await provider.create(SandboxSpec())
+    assert url in str(caught.value)
+    assert "systemctl start docker" in str(caught.value)
+    assert caught.value.retryable
+    diagnosis = await provider.diagnose()
+    assert not diagnosis.available
+    assert "systemctl start docker" in diagnosis.remedy
 
 
 @pytest.fixture
-def sandbox(daemon: None, tag: str) -> Iterator[Sandbox]:
-    with Session(provider="docker", tags={"test": tag}) as session:
-        sandbox = session.sandbox()
-        sandbox.start().result(60)
-        yield sandbox
+def listener(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "docker.sock"))
+        listener.listen(50)
+        yield listener
 
 
-def docker(verb: str, sandbox: Sandbox) -> None:
-    assert sandbox.id is not None
-    subprocess.run(["docker", verb, sandbox.id], check=True, capture_output=True)
+async def test_a_closed_socket_names_the_group(listener: socket.socket) -> None:
+    path = Path(listener.getsockname())
+    path.chmod(0)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS["closed_socket"], str(path)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"DOCKER_CONFIG": "/nonexistent"},
+    )
+    assert "usermod -aG docker" in done.stdout, done.stderr
+    assert str(path) in done.stdout
+
+
+@contextlib.contextmanager
+def answering(listener: socket.socket, answer: bytes) -> Iterator[str]:
+    """A daemon that says only this; nothing at all if empty."""
+
+    def serve() -> None:
+        with contextlib.ExitStack() as connections, contextlib.suppress(OSError):
+            while True:
+                connection = connections.enter_context(listener.accept()[0])
+                if answer:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                    connection.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield f"unix://{listener.getsockname()}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+async def test_a_hung_daemon_is_given_up_and_a_call_to_it_can_be_cancelled(
+    listener: socket.socket,
+) -> None:
+    with answering(listener, b"") as url:
+        provider = DockerProvider(base_url=url, timeout=0.3)
+        with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="did not answer"):
+            await provider.create(SandboxSpec())
+        provider = DockerProvider(base_url=url, timeout=30)
+        with anyio.move_on_after(0.2) as scope:
+            await provider.get("sandboxkit-0123456789abcdef")
+        assert scope.cancelled_caught
+
+
+async def test_a_server_other_than_docker_is_unavailable(listener: socket.socket) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
+    with answering(listener, answer) as url, pytest.raises(ProviderUnavailableError):
+        await DockerProvider(base_url=url).create(SandboxSpec())
 
 
 def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
-    sandbox: Sandbox,
+    daemon: None, tag: str
 ) -> None:
     """The contract checks all other calls in tests/conformance."""
-    assert sandbox.id is not None
-    with Session(provider="docker") as session:
-        docker("pause", sandbox)
+    with (
+        Session("docker", tags={"test": tag}) as first,
+        first.sandbox() as sandbox,
+        Session("docker") as session,
+    ):
+        sandbox.start().result(60)
+        assert sandbox.id is not None
+        docker("pause", sandbox.id)
         end = time.monotonic() + BUSY
         calls: list[Operation[Any]] = [
             sandbox.read_file("/etc/passwd"),
@@ -57,68 +239,9 @@ def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
                 call.result(end - time.monotonic())
         with pytest.raises((OutcomeUnknownError, ProviderUnavailableError)):
             other.result(end + 2 - time.monotonic())
-        docker("unpause", sandbox)
+        docker("unpause", sandbox.id)
         assert sandbox.read_file("/etc/passwd").result(30)
         assert again.exec(["echo", "again"]).result(30).stdout == "again\n"
-
-
-REQUESTS = {
-    "create": "POST .*/containers/create",
-    "attach": "POST .*/attach",
-    "start": "POST .*/start",
-    "inspect": "GET .*/containers/[^/]*/json",
-    "list": r"GET .*/containers/json",
-    "delete": "(DELETE .*/containers/|POST .*/wait)",
-    "image": "GET .*/images/",
-    "info": "GET .*/info",
-    "version": "GET .*/version",
-}
-
-
-# Each request is met by one of the two faults each time, by the other one each night.
-FAULTS = [
-    pytest.param(
-        request,
-        fault,
-        id=f"{request}-{name}",
-        marks=[] if (number + other) % 2 else pytest.mark.nightly,
-    )
-    for number, request in enumerate(REQUESTS)
-    for other, (name, fault) in enumerate({"unheard": Stall(), "unanswered": Drop("stall")}.items())
-]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("silent", "fault"), FAULTS)
-async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
-    daemon: None, tag: str, silent: str, fault: Fault
-) -> None:
-    def plan(request: Request) -> Fault | None:
-        return fault if re.match(REQUESTS[silent], request.line) else None
-
-    with FaultProxy(f"unix://{SOCKET}") as proxy:
-        provider = DockerProvider(base_url=proxy.url, timeout=2.0)
-        proxy.plan = plan
-
-        async def one_life() -> None:
-            sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-            try:
-                assert [info.id async for info in provider.list({"test": tag})] == [sandbox_id]
-                await provider.get(sandbox_id)
-            finally:
-                await provider.delete(sandbox_id)
-
-        # A create that fails deletes what it made: two calls, each within its time, which is a minute elsewhere.
-        with (
-            anyio.fail_after(30),
-            pytest.raises(ProviderUnavailableError, match="in time"),
-        ):
-            await one_life()
-        proxy.plan = None
-        # Whatever the daemon did not do then, it does now.
-        await provider.aclose()
-        await until_gone(provider, tag)
-        await provider.aclose()
 
 
 @pytest.mark.alone  # twelve sandboxes write and are timed, which a busy machine delays
@@ -146,23 +269,26 @@ def test_all_callers_of_a_silent_daemon_fail_together(daemon: None, tag: str) ->
         assert session.list({"test": tag}).result(30) == []
 
 
-@pytest.mark.anyio
+@pytest.fixture
+async def proxied(bridge: FaultProxy) -> AsyncIterator[DockerProvider]:
+    provider = DockerProvider(base_url=bridge.url, timeout=4.0)
+    yield provider
+    await provider.aclose()
+
+
 async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
-    daemon: None, tag: str
+    bridge: FaultProxy, proxied: DockerProvider, tag: str
 ) -> None:
-    with FaultProxy(f"unix://{SOCKET}", listen="tcp") as proxy:
-        provider = DockerProvider(base_url=proxy.url, timeout=4.0)
-        sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    sandbox_id = await proxied.create(SandboxSpec(tags={"test": tag}))
 
-        async def output(stream: StreamName, chunk: bytes) -> None:
-            proxy.stall()
+    async def output(stream: StreamName, chunk: bytes) -> None:
+        bridge.stall()
 
-        command = Command(("sh", "-c", "echo running; sleep 600"))
-        with anyio.fail_after(BUSY), pytest.raises(OutcomeUnknownError):
-            await provider.exec(sandbox_id, command, output)
-        with anyio.fail_after(BUSY), pytest.raises(ProviderUnavailableError):
-            await provider.delete(sandbox_id)
-        proxy.resume()
-        await provider.delete(sandbox_id)
-        assert await listed(provider, tag) == []
-        await provider.aclose()
+    command = Command(("sh", "-c", "echo running; sleep 600"))
+    with anyio.fail_after(BUSY), pytest.raises(OutcomeUnknownError):
+        await proxied.exec(sandbox_id, command, output)
+    with anyio.fail_after(BUSY), pytest.raises(ProviderUnavailableError):
+        await proxied.delete(sandbox_id)
+    bridge.resume()
+    await proxied.delete(sandbox_id)
+    assert await listed(proxied, tag) == []

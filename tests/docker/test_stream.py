@@ -1,4 +1,4 @@
-"""The daemon's hijacked streams: frames, half-close, both kinds of socket."""
+"""The ways to an agent: the daemon's hijacked streams, and past it into the agent's socket."""
 
 import itertools
 import os
@@ -14,10 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.providers._agent import frames, requests
+from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.docker._container import AGENT_SOCKET
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._stream import AttachStream
-from tests.docker.tcp_bridge import TcpBridge
+from sandboxkit.types import SandboxSpec
+from tests.components import needs_root
+from tests.docker.conftest import PROGRAMS, Box
+from tests.faults import FaultProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +92,7 @@ async def test_an_unknown_frame_breaks_the_stream() -> None:
 
 @pytest.fixture(params=["unix", "tcp"])
 async def control(
-    request: pytest.FixtureRequest, bridge: TcpBridge, anyio_backend: str
+    request: pytest.FixtureRequest, bridge: FaultProxy, anyio_backend: str
 ) -> AsyncIterator[Daemon]:
     url = bridge.url if request.param == "tcp" else "unix:///var/run/docker.sock"
     daemon = Daemon(Endpoint.parse(url), timeout=30)
@@ -151,3 +157,65 @@ async def test_closing_the_stream_ends_the_process(control: Daemon, container: s
 async def test_a_stream_to_a_missing_container_says_so(control: Daemon) -> None:
     with pytest.raises(SandboxNotFoundError, match="No such container"):
         await control.stream("/containers/sandboxkit-none/attach?stream=1&stdout=1")
+
+
+ADDRESS = "\0" + AGENT_SOCKET[1:]
+GREETING = frames.encode(frames.Kind.HELLO, 0, requests.hello(None))
+
+
+@needs_root("only root may enter a network namespace")
+async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    try:
+        known = provider._known(sandbox_id)
+        assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
+        assert known.client is not known.lifeline
+    finally:
+        await provider.delete(sandbox_id)
+    assert not provider._instances
+    with pytest.raises(SandboxNotFoundError):
+        await Box(provider, sandbox_id).run("true")
+
+
+async def test_the_agents_process_is_found_without_the_daemon(
+    provider: DockerProvider, tag: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    try:
+        await Box(provider, sandbox_id).run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
+        shown = ["docker", "inspect", "--format", "{{.State.Pid}}", sandbox_id]
+        inspected = (await anyio.run_process(shown)).stdout
+        assert provider._agent_pid(provider._known(sandbox_id)) == int(inspected)
+    finally:
+        await provider.delete(sandbox_id)
+    assert provider._agent_pid(provider._known(sandbox_id)) is None
+
+
+async def test_another_machines_daemon_is_not_bypassed(bridge: FaultProxy, tag: str) -> None:
+    provider = DockerProvider(base_url=bridge.url)
+    box = Box(provider, await provider.create(SandboxSpec(tags={"test": tag})))
+    for _ in range(5):
+        assert await box.run("echo", "hello") == (0, "hello\n", "")
+    known = provider._known(box.id)
+    assert known.client is known.lifeline
+    await provider.delete(box.id)
+    await provider.aclose()
+
+
+async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
+    assert await _direct.connect(os.getpid(), "0" * 64, AGENT_SOCKET) is None
+    assert await _direct.connect(2**22 + 1, "0" * 64, AGENT_SOCKET) is None
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+async def test_a_program_in_the_sandbox_is_refused_by_the_agent(
+    provider: DockerProvider, tag: str, user: str
+) -> None:
+    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user=user))
+    try:
+        assert (
+            await Box(provider, sandbox_id).python(f"{ADDRESS=}\n{GREETING=}\n" + PROGRAMS["knock"])
+            == "b''"
+        )
+    finally:
+        await provider.delete(sandbox_id)

@@ -10,6 +10,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, Operation, SandboxStartError, Session
 from sandboxkit.providers.docker import DockerProvider, _memory_folders
+from tests.docker.conftest import PROGRAMS, docker
 from tests.docker_here import TEST_IMAGE
 
 PATIENCE = 60.0
@@ -39,8 +40,7 @@ def session(daemon: None) -> Iterator[Session]:
 
 
 def containers(*filters: str) -> list[str]:
-    command = ["docker", "ps", "-aq", *(f"--filter={each}" for each in filters)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return docker("ps", "-aq", *(f"--filter={each}" for each in filters))
 
 
 def keepers() -> list[str]:
@@ -85,17 +85,14 @@ def test_files_that_do_not_fit_end_the_start_with_what_to_change(session: Sessio
 
 
 def test_a_file_that_is_one_huge_hole_fills_no_disk(session: Session) -> None:
-    make = (
-        "import os; file = open('hole', 'wb'); file.truncate(1 << 40); file.close(); "
-        "os.utime('hole', ns=(1, 123456789))"
-    )
-    show = "import os; at = os.stat('hole'); print(at.st_size == 1 << 40, at.st_blocks, at.st_mtime_ns)"
     with session.sandbox() as sandbox:
-        sandbox.exec(["python3", "-c", make], check=True).result(PATIENCE)
+        sandbox.exec(["python3", "-c", PROGRAMS["makes_a_hole"]], check=True).result(PATIENCE)
         snapshot = sandbox.snapshot().result(PATIENCE)
     assert (snapshot.bytes or 0) < 100_000
     with session.sandbox(snapshot=snapshot) as sandbox:
-        seen = sandbox.exec(["python3", "-c", show], check=True).result(PATIENCE)
+        seen = sandbox.exec(["python3", "-c", PROGRAMS["shows_the_hole"]], check=True).result(
+            PATIENCE
+        )
         assert seen.stdout == "True 0 123456789\n"
 
 
@@ -141,23 +138,12 @@ async def _listed(session: Session) -> None:
         pass
 
 
-_TAKER = """
-import sys
-from sandboxkit import Session
-from sandboxkit.providers.docker import _memory_folders
-_memory_folders._LABEL = sys.argv[1]
-with Session("docker", profile="strict", tags={"test": "strict"}) as session:
-    sandbox = session.sandbox(disk_mb=400)
-    sandbox.exec(["dd", "if=/dev/urandom", "of=/workspace/file", "bs=1M", "count=150"], check=True).result()
-    while True:
-        sandbox.snapshot().result().delete().result()
-"""
-
-
 def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
     session: Session, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taker = subprocess.Popen([sys.executable, "-c", _TAKER, label], stderr=subprocess.DEVNULL)
+    taker = subprocess.Popen(
+        [sys.executable, "-c", PROGRAMS["takes_snapshots"], label], stderr=subprocess.DEVNULL
+    )
     try:
         deadline = time.monotonic() + PATIENCE
         while not (paused := containers("label=test=strict", "status=paused")):

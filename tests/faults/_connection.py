@@ -197,7 +197,10 @@ class Connection:
             await writer.drain()
         await self._gate.passage("answer")
         self._answers_over = True
-        writer.write_eof()
+        if writer.can_write_eof():
+            writer.write_eof()
+        else:  # TLS has no half-close
+            self._end()
 
     async def _drop(self, then: str) -> None:
         if then == "reset":

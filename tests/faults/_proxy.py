@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import ssl
 import tempfile
 import threading
 from collections import Counter
@@ -48,9 +49,13 @@ class FaultProxy:
         *,
         plan: Plan | None = None,
         listen: Literal["unix", "tcp"] | None = None,
+        tls: ssl.SSLContext | None = None,
+        port: int = 0,
     ) -> None:
+        """On a TCP socket it may speak TLS to its clients, and listen on a `port` that was another one's."""
         self._scheme, self._reach = _parse(upstream)
         self._listen = listen or ("unix" if self._scheme == "unix" else "tcp")
+        self._tls, self._port = tls, port
         self.plan = plan
         """May be set at any time; it holds for the requests that follow."""
         self.url = ""
@@ -180,7 +185,9 @@ class FaultProxy:
             path = os.path.join(self._folder, "proxy.sock")
             self.url = f"unix://{path}"
             return await asyncio.start_unix_server(accepted, path, limit=CHUNK)
-        server = await asyncio.start_server(accepted, "127.0.0.1", 0, limit=CHUNK)
+        server = await asyncio.start_server(
+            accepted, "127.0.0.1", self._port, limit=CHUNK, ssl=self._tls
+        )
         scheme = "tcp" if self._scheme == "unix" else self._scheme
         self.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server

@@ -23,8 +23,8 @@ from sandboxkit import (
 )
 from sandboxkit.providers.docker import DockerProvider, _memory_folders
 from sandboxkit.types import SandboxSpec, SnapshotInfo
-from tests.docker.tcp_bridge import TcpBridge
 from tests.docker_here import require_docker, require_gvisor
+from tests.faults import FaultProxy
 from tests.strangers.hostile_images import (
     EVIL,
     EVIL_PYTHON,
@@ -68,7 +68,7 @@ def built() -> Iterator[Built]:
 @pytest.fixture(scope="module")
 def far() -> Iterator[str]:
     """The daemon as one on another machine, whose sandboxes are reached by `docker exec` alone."""
-    with TcpBridge("/var/run/docker.sock") as bridge:
+    with FaultProxy("unix:///var/run/docker.sock", listen="tcp") as bridge:
         yield bridge.url
 
 

@@ -12,8 +12,8 @@ import pytest
 from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.trainers._scorer import SampleScorer
 from sandboxkit.providers.docker import DockerProvider
-from tests.docker.tcp_bridge import TcpBridge
 from tests.docker_here import require_docker
+from tests.faults import FaultProxy
 from tests.trainers import drivers, options
 from tests.trainers.published import slime
 from tests.trl.graders import Refusing
@@ -59,7 +59,7 @@ def test_the_documented_lines_reward_right_and_wrong_responses(name: str, tmp_pa
     assert reward("no idea", TASK) == 0.0
 
 
-SOCKET = "/var/run/docker.sock"
+UPSTREAM = "unix:///var/run/docker.sock"
 STOPS = (ProviderUnavailableError, RuntimeError)
 
 
@@ -167,7 +167,7 @@ def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
 ) -> None:
     require_docker()
     policy = "mask" if name in CAN_MASK else "raise"
-    with TcpBridge(SOCKET) as bridge:
+    with FaultProxy(UPSTREAM, listen="tcp") as bridge:
         use_provider(DockerProvider(base_url=bridge.url))
         changes = f', pool=1, deadline=15, on_infra="{policy}"'
         limits = "HostCompare(Limits(timeout=3, deadline=10))"
@@ -179,6 +179,7 @@ def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
     else:
         with pytest.raises(STOPS):
             reward(WRONG.replace("add", "sub"), TASK)
-    with TcpBridge(SOCKET, port=bridge.port):  # the daemon is back
+    port = int(bridge.url.rpartition(":")[2])
+    with FaultProxy(UPSTREAM, listen="tcp", port=port):  # the daemon is back
         for scorer in scorers:
             scorer.close()
