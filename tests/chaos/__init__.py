@@ -1,5 +1,1 @@
-"""Rounds of clients that are killed, cut off and cancelled at random: nothing may be left of them.
-
-`run.rounds` is the driver, `client` the program that each round starts, `calls.faulted_calls` the
-count of how calls end when their connection is broken under them.
-"""
+"""Clients that are killed, cut off and cancelled at random, and calls under faults: nothing may be left or hang."""

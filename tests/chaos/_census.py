@@ -1,6 +1,7 @@
-"""What a process holds: descriptors, threads that do something, and tasks of the background loop."""
+"""What a process holds, what its tasks wait for, and how fast its session starts sandboxes."""
 
 import asyncio
+import concurrent.futures
 import gc
 import os
 import socket
@@ -10,39 +11,36 @@ import time
 from collections import Counter
 from typing import Any
 
-from sandboxkit import _loop
-
-__all__ = ["census", "growth", "waiting"]
+from sandboxkit import SandboxError, Session, _loop
 
 _SECONDS = 30.0
 """For what is about to end to do so, on a busy machine too."""
+_IDLE = ("Queue.get", "_worker")
+"""Where a worker waits for work, after which it ends by itself: anyio's, and asyncio's own executor's."""
+BACK_SECONDS = 30.0
+"""Within which a session is as fast as before, once a fault has healed."""
+_RUNS = 4
+_PATIENCE = 60.0
+_SLOWER, _SLACK = 3.0, 6.0
+"""The same runs may take so many times as long as before, and so many seconds more: other work goes on
+beside them."""
 
 
 def census() -> Counter[str]:
-    """Count them, each by what it is."""
+    """Count descriptors, threads that do something, and tasks of the background loop, by what they are."""
     gc.collect()
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            kind = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
         except OSError:  # the one with which the folder was read
             continue
-        kind = target.partition(":")[0]
         found[f"descriptor {kind}{_peer(int(name)) if kind == 'socket' else ''}"] += 1
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
-        # A worker that waits for work ends by itself, in time.
-        idle = (
-            frame is not None
-            and frame.f_back is not None
-            and (
-                frame.f_back.f_code.co_qualname == "Queue.get"
-                or frame.f_code.co_qualname == "Queue.get"
-                or frame.f_code.co_qualname == "_worker"  # of asyncio's own executor
-            )
-        )
-        if not idle:
+        above = [each.f_code.co_qualname for each in (frame, frame and frame.f_back) if each]
+        if not set(above) & set(_IDLE):
             found[f"thread {thread.name.partition('_')[0]}"] += 1
     for task in asyncio.all_tasks(_loop.get()):
         found[f"task {task.get_coro()!r:.60}"] += 1
@@ -81,3 +79,43 @@ def waiting() -> list[str]:
             inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
         found.append("task: " + " > ".join(steps))
     return found
+
+
+class Pace:
+    """Compares the time for a few `run(["true"])` with what it was at first, without faults."""
+
+    def __init__(self, session: Session) -> None:
+        """Measure twice; the first time also warms up. Raises what a run raises."""
+        self._session = session
+        self._measure(_PATIENCE)
+        self.mark()
+
+    def mark(self) -> None:
+        """Measure again, with nothing wrong: other work on the machine may be more or less by now."""
+        self.usual = self._measure(_PATIENCE)
+
+    def back(self) -> tuple[float, str]:
+        """Seconds until the session was as fast as before, and "", or else what was wrong."""
+        began, wrong = time.monotonic(), ""
+        allowed = _SLOWER * self.usual + _SLACK
+        while (passed := time.monotonic() - began) < BACK_SECONDS:
+            try:
+                took = self._measure(BACK_SECONDS + allowed - passed)
+            except (SandboxError, concurrent.futures.TimeoutError) as error:
+                wrong = repr(error)
+                continue
+            if took <= allowed:
+                return time.monotonic() - began - took, ""
+            wrong = f"{_RUNS} runs took {took:.1f} s, {allowed:.1f} s are allowed"
+        return passed, f"not as fast as before {BACK_SECONDS:g} s after the fault: {wrong}"
+
+    def _measure(self, patience: float) -> float:
+        began = time.monotonic()
+        runs = [self._session.run(["true"]) for _ in range(_RUNS)]
+        try:
+            for run in runs:
+                run.result(max(0.0, began + patience - time.monotonic()))
+        finally:
+            for run in runs:
+                run.cancel()
+        return time.monotonic() - began

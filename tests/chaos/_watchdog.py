@@ -8,12 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.chaos._census import waiting
-
-__all__ = ["Watchdog", "stands"]
+from tests.chaos.round import below
 
 _LOOK = 0.5
 
@@ -51,12 +49,7 @@ class Watchdog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._over.set()
         self._thread.join()
 
@@ -66,21 +59,17 @@ class Watchdog:
             last = self._last
             if time.monotonic() - last >= self._patience and last != barked:
                 barked = last
-                self._bark(f"no call has returned for {self._patience:g} s\n{stands(self._pids)}")
+                self._bark(f"no call has returned for {self._patience:g} s\n{self._stands()}")
 
-
-def stands(pids: Callable[[], Iterable[int]]) -> str:
-    """Where the threads and tasks of this process stand, and then this process and these, with all
-    below them, in the kernel: looking at those takes its time."""
-    with tempfile.TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        parts = [file.read()]
-    parts += waiting()
-    for pid in below({os.getpid(), *pids()}):
-        with suppress(OSError):  # it has ended
-            parts += _kernel(Path(f"/proc/{pid}"))
-    return "\n".join(parts)
+    def _stands(self) -> str:
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            parts = [file.read(), *waiting()]
+        for pid in below([os.getpid(), *self._pids()]):
+            with suppress(OSError):  # it has ended
+                parts += _kernel(Path(f"/proc/{pid}"))
+        return "\n".join(parts)
 
 
 def _kernel(process: Path) -> list[str]:
@@ -89,28 +78,8 @@ def _kernel(process: Path) -> list[str]:
     parts = [f"process {process.name}: {command:.100}"]
     for thread in sorted((process / "task").iterdir(), key=lambda each: int(each.name)):
         state = (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        output = {name: _read(thread / name) for name in ("wchan", "syscall", "stack", "schedstat")}
-        stack = " < ".join(line.partition("] ")[2] for line in output.pop("stack").splitlines())
-        rest = ", ".join(f"{name} {text}" for name, text in output.items())
-        parts.append(f"  thread {thread.name} {state}: {rest}, stack {stack}")
+        parts.append(f"  thread {thread.name} {state}")
+        for name in ("wchan", "syscall", "schedstat", "stack"):
+            with suppress(OSError):
+                parts.append(f"    {name} {(thread / name).read_text(errors='replace').strip()}")
     return parts
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError as error:
-        return f"({error.strerror})"
-
-
-def below(pids: Iterable[int]) -> list[int]:
-    """These processes, and those below them."""
-    children: dict[int, list[int]] = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = int(status.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(status.parent.name))
-    found = list(pids)
-    for pid in found:
-        found += children.get(pid, ())
-    return sorted(set(found))

@@ -23,13 +23,12 @@ from tests.faults import (
     Half,
     HttpAnswer,
     Late,
+    Plan,
     Request,
     Reset,
     Stall,
     too_many_requests,
 )
-
-__all__ = ["SECONDS", "TAG", "Tally", "calling", "faulted_calls", "storm", "weather"]
 
 TAG = f"chaos:{secrets.token_hex(8)}"
 """The tag of this process's sandboxes: other processes may test the same Docker daemon."""
@@ -41,13 +40,15 @@ _BUSY = 8.0
 _HANG = 60.0
 """For what is over its deadline to end at all."""
 _EXAMPLES = 3
-
 _DIRECTIONS: tuple[Direction, ...] = ("request", "answer", "both")
 _BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), HttpAnswer(500, b"{}"), Stall())
 _AFTER = (Drop(), Drop("reset"), Drop("stall"), Half(12), Half(200), Half(5000), Stall("answer"))
 
+# Any: operations of every result type.
+Call = tuple[int, str, float, Callable[[], Operation[Any]]]
 
-def weather(seed: int, share: float) -> Callable[[Request], Fault | None]:
+
+def weather(seed: int, share: float) -> Plan:
     """A plan of all faults, for a `share` of the HTTP requests and half of all else."""
 
     def plan(request: Request) -> Fault | None:
@@ -95,6 +96,34 @@ def storm(proxies: Sequence[FaultProxy], seed: int, pause: float) -> Iterator[No
         thread.join()
 
 
+def menu(session: Session, box: Sandbox, chance: random.Random, folder: Path) -> list[Call]:
+    """What can be done with a sandbox: how often, its name, its timeout, and how. `folder/up` is uploaded."""
+    path = f"/workspace/{chance.randrange(3)}"
+    target = folder / f"{chance.randrange(10**12)}"
+    size = chance.choice([0, 100, 200_000])
+    return [
+        (4, "exec", 0, lambda: box.exec(["sh", "-c", "echo out; echo err >&2"])),
+        (2, "exec with timeout", 0.3, lambda: box.exec(["sleep", "100"], timeout=0.3)),
+        (2, "exec with stdin", 0, lambda: box.exec(["cat"], stdin=bytes(size))),
+        (1, "exec on a terminal", 0, lambda: box.exec(["tty"], pty=True)),
+        (3, "write", 0, lambda: box.write_file(path, bytes(size))),
+        (3, "read", 0, lambda: box.read_file(path)),
+        (1, "upload", 0, lambda: box.upload(folder / "up", "/workspace/up")),
+        (1, "download", 0, lambda: box.download("/workspace", target)),
+        (1, "list files", 0, lambda: box.list_dir("/workspace")),
+        (1, "list", 0, lambda: session.list(TAG)),
+        (1, "get", 0, box.status),
+        (1, "wait", 0, box.wait),
+        (1, "delete", 0, box.stop),
+    ]
+
+
+def fill(folder: Path) -> None:
+    """Make what `menu` uploads."""
+    (folder / "up").mkdir(parents=True)
+    (folder / "up" / "file").write_bytes(bytes(50_000))
+
+
 @dataclass(slots=True)
 class Tally:
     """How calls ended."""
@@ -116,61 +145,24 @@ class Tally:
 
     def table(self) -> str:
         """The figures, and an example of each untyped error."""
-        rows = [
-            ("calls", f"{self.calls.total()}: {_counts(self.calls)}"),
-            ("outcomes", _counts(self.outcomes)),
-            ("faults", f"{self.faults.total()}: {_counts(self.faults)}"),
-            ("untyped errors", str(len(self.untyped))),
-            ("wrong results", ", ".join([str(len(self.wrong)), *self.wrong[:_EXAMPLES]])),
-            ("over deadline and 10 s", str(len(self.late))),
-            ("longest, without timeout", f"{self.longest:.1f} s"),
-            ("sandboxes left", ", ".join([str(len(self.left)), *self.left])),
-        ]
-        lines = [f"{name:25} {value}" for name, value in rows]
-        kinds = Counter(text.splitlines()[-1] for text in self.untyped)
-        for last, times in kinds.most_common(_EXAMPLES):
-            example = next(text for text in self.untyped if text.splitlines()[-1] == last)
-            lines += [f"{times} times: {example}"]
-        late = Counter(self.late)
-        return "\n".join([*lines, *(f"{times} times: {text}" for text, times in late.items())])
+        rows = {
+            "calls": f"{self.calls.total()}: {counts(self.calls)}",
+            "outcomes": counts(self.outcomes),
+            "faults": f"{self.faults.total()}: {counts(self.faults)}",
+            "untyped errors": str(len(self.untyped)),
+            "wrong results": ", ".join([str(len(self.wrong)), *self.wrong[:_EXAMPLES]]),
+            "over deadline and 10 s": str(len(self.late)),
+            "longest, without timeout": f"{self.longest:.1f} s",
+            "sandboxes left": ", ".join([str(len(self.left)), *self.left]),
+        }
+        examples = {text.splitlines()[-1]: text for text in self.untyped}
+        late = [f"{times} times: {text}" for text, times in Counter(self.late).items()]
+        return "\n".join([rows_of(rows), *list(examples.values())[:_EXAMPLES], *late])
 
     @property
     def failed(self) -> bool:
         """Whether one of the calls did what none may."""
         return bool(self.untyped or self.wrong or self.late or self.left)
-
-
-def faulted_calls(
-    session: Session,
-    make: Callable[[Session], Operation[Sandbox]],
-    *,
-    count: int,
-    seed: int,
-    workers: int = 8,
-    deadline: float = SECONDS,
-) -> Tally:
-    """Make `count` calls on sandboxes from `make`, in threads; their way is the caller's to break."""
-    left = iter(range(count))
-
-    def more() -> bool:
-        return next(left, None) is not None
-
-    tally = Tally()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        calling(
-            session,
-            make,
-            tally,
-            more,
-            seed=seed,
-            folder=Path(folder),
-            workers=workers,
-            deadline=deadline,
-        ),
-    ):
-        pass
-    return tally
 
 
 @contextmanager
@@ -181,94 +173,64 @@ def calling(
     more: Callable[[], bool],
     *,
     seed: int,
-    folder: Path,
     workers: int = 8,
     deadline: float = SECONDS,
     returned: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Make calls in threads beside the block, one after the other while there are `more`, and wait
-    for the last ones at its end. `returned` is called after each. `folder` is for what is
-    transferred, and starts empty."""
+    """Make calls on sandboxes from `make` in threads beside the block, one after the other while there are
+    `more`, and wait for the last ones at its end. `returned` is called after each."""
     lock = threading.Lock()
-    callers = [
-        _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), folder / str(n))
-        for n in range(workers)
-    ]
-    for caller in callers:
-        caller.deadline, caller.returned = deadline, returned
-    threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
+    with tempfile.TemporaryDirectory() as folder:
+        callers = [
+            _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), Path(folder, str(n)))
+            for n in range(workers)
+        ]
+        for caller in callers:
+            caller.deadline, caller.returned = deadline, returned
+        threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
         for thread in threads:
-            thread.join()
+            thread.start()
+        try:
+            yield
+        finally:
+            for thread in threads:
+                thread.join()
 
 
+@dataclass
 class _Caller:
     """One thread's calls, on one sandbox after the other."""
 
-    deadline = SECONDS
-    returned: Callable[[], None]
-
-    def __init__(
-        self,
-        session: Session,
-        make: Callable[[Session], Operation[Sandbox]],
-        tally: Tally,
-        lock: threading.Lock,
-        chance: random.Random,
-        folder: Path,
-    ) -> None:
-        self._session, self._make = session, make
-        self._tally, self._lock = tally, lock
-        self._random, self._folder = chance, folder
-        self._box: Sandbox | None = None
-        (folder / "up").mkdir(parents=True)
-        (folder / "up" / "file").write_bytes(bytes(50_000))
+    session: Session
+    make: Callable[[Session], Operation[Sandbox]]
+    tally: Tally
+    lock: threading.Lock
+    chance: random.Random
+    folder: Path
+    box: Sandbox | None = None
+    deadline: float = SECONDS
+    returned: Callable[[], None] = lambda: None
 
     def run(self, more: Callable[[], bool]) -> None:
         """Call while there are more."""
+        fill(self.folder)
         while more():
-            box = self._box
+            box = self.box
             if box is None:
-                self._box = self._call("create", lambda: self._make(self._session))
+                self.box = self._call("create", lambda: self.make(self.session))
                 continue
-            name, timeout, call = self._choose(box)
-            self._check(name, self._call(name, call, timeout))
+            calls = menu(self.session, box, self.chance, self.folder)
+            ((_, name, timeout, call),) = self.chance.choices(calls, [each[0] for each in calls])
+            result = self._call(name, call, timeout)
+            right = (
+                name != "exec" or result is None or result.stdout + result.stderr == "out\nerr\n"
+            )
+            if not right:
+                self.tally.wrong.append(f"{name}: {result!r:.200}")
             if name == "delete":
-                self._box = None
-
-    # Any: operations of every result type.
-    def _choose(self, box: Sandbox) -> tuple[str, float, Callable[[], Operation[Any]]]:
-        path = f"/workspace/{self._random.randrange(3)}"
-        target = self._folder / f"{self._random.randrange(10**12)}"
-        size = self._random.choice([0, 100, 200_000])
-        calls: list[tuple[int, str, float, Callable[[], Operation[Any]]]] = [
-            (4, "exec", 0, lambda: box.exec(["sh", "-c", "echo out; echo err >&2"])),
-            (2, "exec with timeout", 0.3, lambda: box.exec(["sleep", "100"], timeout=0.3)),
-            (2, "exec with stdin", 0, lambda: box.exec(["cat"], stdin=bytes(size))),
-            (1, "exec on a terminal", 0, lambda: box.exec(["tty"], pty=True)),
-            (3, "write", 0, lambda: box.write_file(path, bytes(size))),
-            (3, "read", 0, lambda: box.read_file(path)),
-            (1, "upload", 0, lambda: box.upload(self._folder / "up", "/workspace/up")),
-            (1, "download", 0, lambda: box.download("/workspace", target)),
-            (1, "list files", 0, lambda: box.list_dir("/workspace")),
-            (1, "list", 0, lambda: self._session.list(TAG)),
-            (1, "get", 0, box.status),
-            (1, "wait", 0, box.wait),
-            (1, "delete", 0, box.stop),
-        ]
-        ((_, name, timeout, call),) = self._random.choices(calls, [each[0] for each in calls])
-        return name, timeout, call
+                self.box = None
 
     # Any: results of every type.
-    def _check(self, name: str, result: Any) -> None:
-        if name == "exec" and result is not None and result.stdout + result.stderr != "out\nerr\n":
-            with self._lock:
-                self._tally.wrong.append(f"{name}: {result!r:.200}")
-
     def _call(self, name: str, call: Callable[[], Operation[Any]], timeout: float = 0) -> Any:
         allowed = timeout + self.deadline + _GRACE + _BUSY
         started = time.monotonic()
@@ -280,18 +242,15 @@ class _Caller:
         except SandboxError as error:
             outcome = type(error).__name__
             if isinstance(error, SandboxNotFoundError | SandboxTerminatedError):
-                self._box = None
-        except TimeoutError as error:
-            outcome = "hang" if not operation.done() else type(error).__name__
+                self.box = None
+        except Exception as error:  # noqa: BLE001 - it is what this looks for
+            outcome = type(error).__name__ if operation.done() else "hang"
             text = "".join(traceback.format_exception(error))
             operation.cancel()
-        except Exception as error:  # noqa: BLE001 - it is what this looks for
-            outcome = type(error).__name__
-            text = "".join(traceback.format_exception(error))
         took = time.monotonic() - started
         self.returned()
-        with self._lock:
-            tally = self._tally
+        with self.lock:
+            tally = self.tally
             tally.calls[name] += 1
             tally.outcomes[outcome] += 1
             tally.longest = max(tally.longest, took - timeout)
@@ -302,5 +261,10 @@ class _Caller:
         return result
 
 
-def _counts(counter: Counter[str]) -> str:
+def counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())
+
+
+def rows_of(rows: dict[str, str]) -> str:
+    """A table of two columns."""
+    return "\n".join(f"{name:25} {value}" for name, value in rows.items())

@@ -4,24 +4,35 @@ After each fault has healed the session has to be as fast as before; when nothin
 seconds, a watchdog says where everything stands.
 """
 
+import functools
+import os
 import random
-import tempfile
+import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
-from sandboxkit import SandboxError, Session
-from tests.chaos._pace import Pace
+from sandboxkit import Operation, SandboxError, Session
+from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.local import LocalProvider
+from tests.chaos._census import Pace
 from tests.chaos._watchdog import Watchdog
-from tests.chaos.calls import SECONDS, TAG, Tally, calling
+from tests.chaos.calls import SECONDS, TAG, Tally, calling, rows_of
+from tests.chaos.distant import no_way
+from tests.chaos.targets import left
+from tests.faults import FaultProxy, Reset
 
-__all__ = ["Break", "Soaked", "soak"]
-
-Break = Callable[[list[str]], Callable[[], None]]
+Break = Callable[[list[str]], Callable[[], object]]
 """Breaks something, of these sandboxes or of the backend, and returns what heals it."""
-
+ROOM = 8
+"""Sandboxes at a time: what is broken must give its room back, or the session stands still."""
 _LONGEST = 8.0
 _BETWEEN = 3.0
 
@@ -50,86 +61,148 @@ class Soaked:
 
     def table(self) -> str:
         """The figures, and everything that was wrong."""
-        rows = [("took", f"{self.seconds:.0f} s"), ("usual pace", f"{self.usual:.2f} s")]
-        rows += [
-            (f"back after {name}", f"{len(times)} times, at most {max(times):.1f} s")
-            for name, times in sorted(self.healed.items())
-        ]
-        rows += [
-            ("not back in time", str(len(self.slow))),
-            ("longest pause", f"{self.longest_pause:.1f} s"),
-            ("stalls", str(len(self.stalls))),
-        ]
-        lines = [f"{name:25} {value}" for name, value in rows]
-        return "\n".join([*lines, self.tally.table(), *self.slow, *self.stalls])
+        rows = {"took": f"{self.seconds:.0f} s", "usual pace": f"{self.usual:.2f} s"}
+        for name, times in sorted(self.healed.items()):
+            rows[f"back after {name}"] = f"{len(times)} times, at most {max(times):.1f} s"
+        rows["not back in time"] = str(len(self.slow))
+        rows["longest pause"] = f"{self.longest_pause:.1f} s"
+        rows["stalls"] = str(len(self.stalls))
+        return "\n".join([rows_of(rows), self.tally.table(), *self.slow, *self.stalls])
 
 
-def soak(
-    session: Session,
-    breaks: Mapping[str, Break],
-    *,
-    seconds: float,
-    seed: int,
-    workers: int = 6,
-    deadline: float = SECONDS,
-    agent: Callable[[str], int | None] = lambda sandbox_id: None,
-) -> Soaked:
-    """Call for so many seconds, break something again and again, and see that all goes on.
+@dataclass
+class Subject:
+    """A provider, what breaks it, and how long a call may take while it is broken."""
 
-    `agent` is a sandbox's first process on this machine, if it has one here, for the watchdog.
-    """
-    found, chance, over = Soaked(), random.Random(f"soak {seed}"), threading.Event()
-    ids: list[str] = []
+    provider: AgentProvider[Any]  # of whichever kind of instance
+    breaks: dict[str, Break]
+    deadline: float = SECONDS
 
-    def agents() -> Iterator[int]:
+    def agents(self, ids: Iterable[str]) -> Iterator[int]:
+        """The processes of these sandboxes' agents on this machine, which are 0 while they start."""
         for each in list(ids):
-            if (pid := agent(each)) is not None:
+            if pid := self.provider._agent_pid(self.provider._known(each)):
                 yield pid
 
+    def signalled(self, number: signal.Signals, healing: signal.Signals | None = None) -> Break:
+        """A signal for the agents, and another one that heals them."""
+
+        def send(pids: list[int], number: signal.Signals) -> None:
+            for pid in pids:
+                with suppress(OSError):  # the sandbox has ended meanwhile
+                    process = os.pidfd_open(pid)
+                    try:  # a number may have gone to somebody else by now
+                        argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                        if b"agent" in argv[0]:
+                            signal.pidfd_send_signal(process, number)
+                    finally:
+                        os.close(process)
+
+        def breaks(ids: list[str]) -> Callable[[], object]:
+            pids = list(self.agents(ids))
+            send(pids, number)
+            return functools.partial(send, pids if healing else [], healing or number)
+
+        return breaks
+
+
+@contextmanager
+def local() -> Iterator[Subject]:
+    """The agents are stopped, or killed."""
+    subject = Subject(LocalProvider(), {})
+    subject.breaks["kill"] = subject.signalled(signal.SIGKILL)
+    subject.breaks["stop"] = subject.signalled(signal.SIGSTOP, signal.SIGCONT)
+    yield subject
+
+
+@contextmanager
+def docker() -> Iterator[Subject]:
+    """The containers are paused or their agents killed; the daemon's connections break or stall."""
+    upstream = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+
+    def pause(ids: list[str]) -> Callable[[], object]:
+        def every(verb: str) -> None:
+            if ids:  # some may have ended, which is no failure
+                subprocess.run(["docker", verb, *ids], capture_output=True)
+
+        every("pause")
+        return lambda: every("unpause")
+
+    with (
+        FaultProxy(upstream, listen="unix") as proxy,
+        mock.patch.object(_direct, "connect", no_way),
+    ):
+
+        def cut(ids: list[str]) -> Callable[[], object]:
+            proxy.plan = lambda request: Reset()
+            proxy.reset()
+            return proxy.heal
+
+        def stall(ids: list[str]) -> Callable[[], object]:
+            proxy.stall()
+            return proxy.heal
+
+        breaks = {"pause": pause, "cut": cut, "stall": stall}
+        subject = Subject(DockerProvider(base_url=proxy.url, timeout=10), breaks, deadline=25.0)
+        subject.breaks["kill"] = subject.signalled(signal.SIGKILL)
+        yield subject
+
+
+def soak(session: Session, subject: Subject, *, seconds: float, seed: int) -> Soaked:
+    """Call for so many seconds, break something again and again, and see that all goes on."""
+    found, chance, over = Soaked(), random.Random(f"soak {seed}"), threading.Event()
+    ids: list[str] = []
     pace = Pace(session)
     found.usual = pace.usual  # with nothing beside it
-    began = time.monotonic()
-    name = "nothing"
-    watchdog = Watchdog(found.stalls.append, pids=agents)
-    # The watchdog ends before the folder is removed, which may take longer than a call.
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        watchdog,
-        calling(
-            session,
-            lambda session: session.sandbox(command=["sh", "-c", "sleep 0.5; exit 3"]).start(),
-            found.tally,
-            lambda: not over.is_set(),
-            seed=seed,
-            folder=Path(folder),
-            workers=workers,
-            deadline=deadline,
-            returned=watchdog.alive,
-        ),
+    began, name = time.monotonic(), "nothing"
+    watchdog = Watchdog(found.stalls.append, pids=lambda: subject.agents(ids))
+    with calling(
+        session,
+        lambda session: session.sandbox(command=["sh", "-c", "sleep 0.5; exit 3"]).start(),
+        found.tally,
+        lambda: not over.is_set(),
+        seed=seed,
+        workers=ROOM // 2,
+        deadline=subject.deadline,
+        returned=watchdog.alive,
     ):
         try:
-            while time.monotonic() < began + seconds:
-                over.wait(chance.uniform(0, _BETWEEN))
-                try:
-                    pace.mark()
-                except SandboxError as error:
-                    found.slow.append(
-                        f"long after {name}, {time.monotonic() - began:.0f} s: {error!r}"
-                    )
-                    continue
-                name = chance.choice(sorted(breaks))
-                ids[:] = [info.id for info in session.list(TAG).result(60)]
-                heal = breaks[name]([each for each in ids if chance.random() < 0.7])
-                try:
-                    over.wait(chance.uniform(0, _LONGEST))
-                finally:
-                    heal()
-                after, wrong = pace.back()
-                found.healed.setdefault(name, []).append(after)
-                if wrong:
-                    found.slow.append(f"{name}, {time.monotonic() - began:.0f} s: {wrong}")
+            with watchdog:
+                while time.monotonic() < began + seconds:
+                    over.wait(chance.uniform(0, _BETWEEN))
+                    at = f"{time.monotonic() - began:.0f} s"
+                    try:
+                        pace.mark()
+                    except SandboxError as error:
+                        found.slow.append(f"long after {name}, {at}: {error!r}")
+                        continue
+                    name = chance.choice(sorted(subject.breaks))
+                    ids[:] = [info.id for info in session.list(TAG).result(60)]
+                    heal = subject.breaks[name]([each for each in ids if chance.random() < 0.7])
+                    try:
+                        over.wait(chance.uniform(0, _LONGEST))
+                    finally:
+                        heal()
+                    after, wrong = pace.back()
+                    found.healed.setdefault(name, []).append(after)
+                    found.slow += [f"{name}, {at}: {wrong}"] if wrong else []
         finally:
             over.set()
     found.seconds = time.monotonic() - began
     found.longest_pause = watchdog.longest
+    return found
+
+
+def run(name: str, seconds: float, seed: int, *, pool: int | None = None) -> Soaked:
+    """Soak one provider for so many seconds."""
+    with {"local": local, "docker": docker}[name]() as subject:
+        try:
+            with Session(
+                subject.provider, tags=TAG, lifetime=600, max_concurrency=ROOM, pool=pool
+            ) as session:
+                found = soak(session, subject, seconds=seconds, seed=seed)
+        finally:
+            Operation(subject.provider.aclose()).result(60)
+    with Session(name) as after:
+        found.tally.left = left(after)
     return found

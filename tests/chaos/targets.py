@@ -15,7 +15,7 @@ from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.modal import ModalProvider
-from tests.chaos.calls import SECONDS, TAG, Tally, faulted_calls, storm, weather
+from tests.chaos.calls import SECONDS, TAG, Tally, calling, storm, weather
 from tests.chaos.distant import no_way
 from tests.daytona.server import emulator as daytona_emulator
 from tests.e2b.server import emulator as e2b_emulator
@@ -130,16 +130,21 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
         for proxy in target.proxies:
             proxy.plan = target.plan
         session = Session(target.provider, tags=TAG, lifetime=600)
+        tally, calls, kind = Tally(), iter(range(count)), name.partition("-")[0]
         try:
-            with storm(target.proxies, seed, PAUSES[name.partition("-")[0]]):
-                tally = faulted_calls(
+            with (
+                storm(target.proxies, seed, PAUSES[kind]),
+                calling(
                     session,
                     target.make,
-                    count=count,
+                    tally,
+                    lambda: next(calls, None) is not None,
                     seed=seed,
-                    workers=WORKERS.get(name.partition("-")[0], 8),
+                    workers=WORKERS.get(kind, 8),
                     deadline=DEADLINES.get(name, SECONDS),
-                )
+                ),
+            ):
+                pass
         finally:
             for proxy in target.proxies:
                 proxy.heal()
