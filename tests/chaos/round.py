@@ -96,7 +96,8 @@ class Round:
         self._tag = uuid.uuid4().hex[:12]
         self._folder = Path(tempfile.mkdtemp(prefix="chaos-"))
         self._folder.chmod(0o777)
-        self._places = getattr(places, setting.places)(self._tag, self._folder)
+        made = getattr(places, setting.places)(self._tag, self._folder)
+        self._places: places.Places = made
         self._signalled = False
         self._detach = self._random.random() < 0.3
         self.outcome = Outcome(seed, kind_of(seed, setting))

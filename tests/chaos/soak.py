@@ -142,7 +142,7 @@ def docker() -> Iterator[Subject]:
             proxy.stall()
             return proxy.heal
 
-        breaks = {"pause": pause, "cut": cut, "stall": stall}
+        breaks: dict[str, Break] = {"pause": pause, "cut": cut, "stall": stall}
         subject = Subject(DockerProvider(base_url=proxy.url, timeout=10), breaks, deadline=25.0)
         subject.breaks["kill"] = subject.signalled(signal.SIGKILL)
         yield subject

@@ -9,7 +9,7 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers.modal import ModalProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE
-from tests.conformance.hooks import HostedHooks, VendorHooks, child
+from tests.conformance.hooks import HostedHooks, VendorHooks
 from tests.emulators.modal.client import modal_emulator
 
 
@@ -17,7 +17,7 @@ from tests.emulators.modal.client import modal_emulator
 def emulator() -> Iterator[None]:
     """An emulator for the class."""
     with modal_emulator() as vendor:
-        VendorHooks.vendor = child("tests.emulators.modal"), vendor.url
+        VendorHooks.vendor = vendor._process.pid, vendor.url
         yield
 
 

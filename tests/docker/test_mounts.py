@@ -168,7 +168,7 @@ def test_clients_that_fill_at_once_leave_one_copy(
 ) -> None:
     (folder / "large").write_bytes(os.urandom(4 << 20))
     large = Dataset(folder)
-    command, pipe = [sys.executable, "-c", PROGRAMS["fills"], folder, names], subprocess.PIPE
+    command, pipe = [sys.executable, "-c", PROGRAMS["fills"], str(folder), names], subprocess.PIPE
     clients = [
         subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) for _ in range(3)
     ]

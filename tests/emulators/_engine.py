@@ -225,7 +225,9 @@ class Snapshots(dict[str, Snapshot]):
 class HasMachine(Protocol):
     """A sandbox of an emulated account."""
 
-    machine: Machine | None
+    @property
+    def machine(self) -> Machine | None: ...
+
     timer: asyncio.TimerHandle | None
 
 

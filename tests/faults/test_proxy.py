@@ -328,7 +328,7 @@ def ask(made: http.client.HTTPConnection, path: str, body: bytes = b"") -> bytes
 
 def test_each_request_of_a_kept_connection_is_asked_about(web: Web) -> None:
     seen: list[Request] = []
-    with client(web, seen.append) as made:  # type: ignore[arg-type]  # append's None is no fault
+    with client(web, seen.append) as made:
         assert ask(made, "/a") == b"x" * 1000
         # A body that arrives in many pieces, and looks like a request, is not another one.
         body = b"GET /not HTTP/1.1\r\n\r\n" * 100_000

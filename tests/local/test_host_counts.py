@@ -26,13 +26,13 @@ def test_other_sandboxes_keep_their_full_budget(what: str) -> None:
 
 
 def test_commands_have_small_budgets_of_what_is_counted_for_a_user() -> None:
-    script = "ulimit -Hn; ulimit -Hi; ulimit -Hq; ulimit -Hl"
+    script = "ulimit -Hn; ulimit -Hi; ulimit -Hq; ulimit -Hl; ulimit -Hc"
     code = "import resource as r\nfor n in ('NOFILE', 'SIGPENDING', 'MSGQUEUE', 'MEMLOCK'):"
     code += "\n    print(r.getrlimit(getattr(r, 'RLIMIT_' + n))[1])"
     with Session("local") as session:
         box = session.sandbox()
         found = box.exec(["bash", "-c", script]).result(SECONDS).stdout.split()
-        assert found == ["4096", "1024", "131072", "64"]
+        assert found == ["4096", "1024", "131072", "64", "0"]
         for ran in (
             box.exec(["python3", "-c", code]).result(SECONDS),
             session.run_python(code).result(SECONDS),

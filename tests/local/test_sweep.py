@@ -154,7 +154,7 @@ async def test_concurrent_sweeps_do_not_interfere(provider: LocalProvider, state
         (states.path / f".starting-{dead_maker()}-local-{number:016x}").mkdir()
     async with anyio.create_task_group() as group:
         for _ in range(4):
-            group.start_soon(anyio.to_thread.run_sync, _sweep.sweep, states, nobodys)
+            group.start_soon(lambda: anyio.to_thread.run_sync(_sweep.sweep, states, nobodys))
     assert os.listdir(state) == []
 
 

@@ -226,7 +226,7 @@ class Boxes(Account[Box]):
             return False
         asked = box.asked
         restricted = asked.network_block_all or asked.domain_allow_list or asked.network_allow_list
-        snapshot = self.snapshots.get(asked.snapshot)
+        snapshot = self.snapshots.get(asked.snapshot or "")
         prepare = _VENDORS_IMAGE if self.rooted else _USER
         if self.rooted and snapshot:
             prepare = ""  # it has all of the machine; one of local's lacks parts of /etc

@@ -281,8 +281,12 @@ class Control:
         }
 
     def _detail(self, box: Box) -> SandboxDetail:
-        own = {"envd_access_token": box.token, "allow_internet_access": box.internet}
-        return SandboxDetail(**self._facts(box), **own, network=box.network)
+        return SandboxDetail(
+            **self._facts(box),
+            envd_access_token=box.token,
+            allow_internet_access=box.internet,
+            network=box.network,
+        )
 
 
 def _page(found: list[T], query: dict[str, str]) -> tuple[list[T], dict[str, str]]:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 _QUALIFIED = re.compile(r"([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
@@ -70,13 +71,12 @@ def _shapes() -> dict[str, Shape]:
     rows = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text())
     found = {"": Shape()}
     for name, row in rows.items():
-        base = found[row.pop("like", "")]
-        found[name] = replace(base, **{key: _frozen(value) for key, value in row.items()})
+        # Any: the types of Shape's fields.
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+        }
+        found[name] = replace(found[fields.pop("like", "")], **fields)
     return found
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 SHAPES = _shapes()
