@@ -81,9 +81,8 @@ async def main() -> None:
         wire.faults.end_sandboxes = boxes.close
         with listening() as listener:
             url = url_of(listener)
-            # The vendor's decorator implements all methods that seem abstract here.
-            control = Control(wire, boxes, url)  # type: ignore[abstract]
-            router = Router(boxes)  # type: ignore[abstract]
+            control = Control(wire, boxes, url)
+            router = Router(boxes)
             server = Server(
                 [Checked(wire, control, router=False), Checked(wire, router, router=True)],
                 status_details_codec=custom_detail_codec,

@@ -19,8 +19,12 @@ _MISSING_IMAGE = "no-such-image"
 _Result = api_pb2.GenericResult
 
 
+# Any: its methods are functions of requests instead of streams, see `Checked`.
+_Base: Any = api_grpc.ModalClientBase
+
+
 @patch_mock_servicer
-class Control(api_grpc.ModalClientBase):
+class Control(_Base):  # type: ignore[misc]
     """The calls that our provider makes through the SDK; all others are UNIMPLEMENTED."""
 
     def __init__(self, wire: Wire, boxes: Boxes, url: str) -> None:

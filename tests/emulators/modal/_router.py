@@ -19,8 +19,12 @@ _MESSAGE = 4 << 20
 """The default maximum size in bytes of a message to a gRPC server."""
 
 
+# Any: its methods are functions of requests instead of streams, see `Checked`.
+_Base: Any = TaskCommandRouterBase
+
+
 @patch_mock_servicer
-class Router(TaskCommandRouterBase):
+class Router(_Base):  # type: ignore[misc]
     """The calls to start a command, read, write and wait. There is no call to kill a command."""
 
     def __init__(self, boxes: Boxes) -> None:
