@@ -93,13 +93,6 @@ async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider, state: 
             await anyio.sleep(0.01)
 
 
-async def test_descriptor_of_the_lock_is_not_in_the_sandbox(provider: LocalProvider) -> None:
-    box = await make(provider)
-    pid = launched(provider, box.id).init_pid
-    links = [os.readlink(f"/proc/{pid}/fd/{each}") for each in os.listdir(f"/proc/{pid}/fd")]
-    assert not [link for link in links if "uids" in link]
-
-
 def test_taken_uids_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     few = range(2_000_200_000, 2_000_200_004)
     monkeypatch.setattr(_host_uid, "uids", lambda: few)

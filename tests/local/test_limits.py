@@ -19,8 +19,6 @@ needs_memory = needs_control_group("memory")
 needs_pids = needs_control_group("pids")
 needs_cpu = needs_control_group("cpu")
 
-SPIN_FOR_3_SECONDS = PROGRAMS["spin_for_3_seconds"]
-
 
 @needs_memory
 async def test_sandbox_full_of_files_beyond_its_memory_says_so(provider: LocalProvider) -> None:
@@ -99,7 +97,7 @@ async def test_every_sandbox_has_the_same_share_however_much_it_runs(
 
     async def measure(processes: int) -> None:
         box = await make(provider)
-        await box.python(SPIN_FOR_3_SECONDS.format(processes))
+        await box.python(PROGRAMS["spin_for_3_seconds"].format(processes))
         usage = await provider.usage(box.id)
         used[processes] = usage.processor_seconds or 0.0
 

@@ -15,8 +15,6 @@ from tests.local.conftest import PROGRAMS, client
 from tests.local.test_unprivileged import as_ordinary_user
 
 pytestmark = pytest.mark.anyio
-UNUSED = PROGRAMS["unused"]
-WITH_DATASET = PROGRAMS["with_dataset"]
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def removed() -> list[str]:
     """What another process removes as unused."""
-    with client(UNUSED) as process:
+    with client(PROGRAMS["unused"]) as process:
         return process.communicate(timeout=60)[0].split()
 
 
@@ -38,7 +36,10 @@ def removed() -> list[str]:
 async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> None:
     state.mkdir()
     folder.rename(state / "data")  # the user sees no other folder of this test
-    code = WITH_DATASET.format(folder=str(state / "data"), detach=False) + "await provider.aclose()"
+    code = (
+        PROGRAMS["with_dataset"].format(folder=str(state / "data"), detach=False)
+        + "await provider.aclose()"
+    )
     out = await as_ordinary_user(code, state)
     assert out.splitlines()[0] == "['content', 'content'] 4"
 
@@ -46,7 +47,7 @@ async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> N
 async def test_a_dataset_of_a_sandbox_that_outlives_its_owner_is_kept(
     state: Path, folder: Path
 ) -> None:
-    with client(WITH_DATASET.format(folder=str(folder), detach=True)) as process:
+    with client(PROGRAMS["with_dataset"].format(folder=str(folder), detach=True)) as process:
         _, sandbox_id = process.communicate(timeout=60)[0].splitlines()
     assert removed() == []
     provider = LocalProvider()
@@ -60,7 +61,7 @@ async def test_a_dataset_of_a_sandbox_that_outlives_its_owner_is_kept(
 
 
 async def test_a_dataset_of_a_killed_owner_is_removed(state: Path, folder: Path) -> None:
-    code = WITH_DATASET.format(folder=str(folder), detach=False) + "sys.stdin.read()"
+    code = PROGRAMS["with_dataset"].format(folder=str(folder), detach=False) + "sys.stdin.read()"
     with client(code) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -102,8 +103,6 @@ def test_a_reset_keeps_a_mount_and_proves_the_rest(folder: Path) -> None:
 
 
 VOLUME_MOUNTS = {"/cache": "volume:pip"}
-WITH_VOLUME = PROGRAMS["with_volume"]
-SHARED = PROGRAMS["shared"]
 OUTCOME = [
     "[b'1', b'/cache/file', b'2', b'/cache/file', b'3', b'/cache/file'] ['pip']",
     "b'' []",
@@ -111,17 +110,17 @@ OUTCOME = [
 
 
 async def test_sandboxes_of_every_user_own_what_is_in_a_volume(state: Path) -> None:
-    with client(SHARED) as process:
+    with client(PROGRAMS["shared"]) as process:
         assert process.communicate(timeout=60)[0].splitlines() == OUTCOME
 
 
 @needs_root("root starts a program as another user")
 async def test_an_ordinary_users_sandboxes_own_what_is_in_a_volume(state: Path) -> None:
-    assert (await as_ordinary_user(SHARED, state)).splitlines() == OUTCOME
+    assert (await as_ordinary_user(PROGRAMS["shared"], state)).splitlines() == OUTCOME
 
 
 async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(state: Path) -> None:
-    with client(WITH_VOLUME.format(detach=False) + "sys.stdin.read()") as process:
+    with client(PROGRAMS["with_volume"].format(detach=False) + "sys.stdin.read()") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGKILL)
@@ -138,7 +137,7 @@ async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(state: Path) 
 
 
 async def test_a_volume_of_a_sandbox_that_outlives_its_owner_is_in_use(state: Path) -> None:
-    with client(WITH_VOLUME.format(detach=True)) as process:
+    with client(PROGRAMS["with_volume"].format(detach=True)) as process:
         sandbox_id = process.communicate(timeout=60)[0].strip()
     provider = LocalProvider()
     try:
