@@ -103,13 +103,9 @@ _GROUPS = {
                 f"tests/rewards/test_{name}.py"
                 for name in (
                     "cheats",
-                    "honest",
-                    "honest_corpus",
+                    "corpus",
                     "hostile_workspaces",
-                    "humaneval_shaped",
-                    "idioms",
                     "outcomes",
-                    "strangers",
                     "table",
                     "ended_agent",
                     "fairness",
@@ -135,7 +131,6 @@ _GROUPS = {
         "each check of the contract fails on a provider that is weakened on purpose",
         (
             f"{_CONTRACT}fake.py",
-            f"{_CONTRACT}live_mutants.py",
             f"{_CONTRACT}mutants.py",
         ),
         dist="load",

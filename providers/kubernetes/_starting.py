@@ -48,8 +48,10 @@ class Start:
 
         Raises the errors of `Provider.create` when the pod will not start.
         """
-        while (stream := await self._attempt()) is None:
+        stream = await self._attempt()
+        while stream is None:
             await anyio.sleep(_SELDOM)
+            stream = await self._attempt()
         return stream
 
     async def _attempt(self) -> PodExecStream | None:
