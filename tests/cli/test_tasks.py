@@ -1,6 +1,7 @@
 """`tasks check` says which tasks of a file can be bought, and why; for people and for programs."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ ITSELF = {
 MBPP = Path(__file__).parents[1] / "rewards" / "data" / "mbpp_500.jsonl"
 
 
-def write(path: Path, *tasks: dict[str, Any]) -> str:
+def write(path: Path, *tasks: Mapping[str, Any]) -> str:
     path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
     return str(path)
 

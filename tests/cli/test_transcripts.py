@@ -55,6 +55,7 @@ def _pattern(line: str) -> str:
 def read(path: Path) -> dict[str, list[Step]]:
     """The tests of a file, by name."""
     tests: dict[str, list[Step]] = {}
+    steps: list[Step] = []
     for line in path.read_text().splitlines():
         if line.startswith("# "):
             steps = tests.setdefault(line[2:], [])

@@ -11,11 +11,11 @@ from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.e2b.server import E2B, E2BServer
 from tests.hosted.conformance import StrictConformance, VendorConformance
 from tests.hosted.streams import Use
-from tests.hosted.vendor import eventually
+from tests.hosted.vendor import Vendor, eventually
 
 
 class TestE2B(VendorConformance):
-    vendor: ClassVar[E2B] = E2B()
+    vendor: ClassVar[Vendor] = E2B()
     name = vendor.name
 
     def test_bytes_sent_before_the_close_arrive(

@@ -9,12 +9,12 @@ from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.hosted.conformance import VendorConformance
 from tests.hosted.streams import Use
-from tests.hosted.vendor import eventually
+from tests.hosted.vendor import Vendor, eventually
 from tests.modal.server import Modal
 
 
 class TestModal(VendorConformance):
-    vendor: ClassVar[Modal] = Modal()
+    vendor: ClassVar[Vendor] = Modal()
     name = vendor.name
 
     def test_a_lifetime_is_rounded_up(self, server: Any, session: Session) -> None:  # type: ignore[override]  # no cases
