@@ -59,7 +59,8 @@ def _states(foreign: set[str]) -> Iterator[str]:
                 owner = ""
             if path.name.startswith("ledger.sqlite3"):
                 continue  # kept on purpose, by day; SQLite's journal is beside it
-            if path.name in _STORES and not os.listdir(path):
+            if path.name in _STORES:  # by entry: another run's snapshots come and go all the time
+                yield from (f"state {path / name}" for name in os.listdir(path))
                 continue
             if _is_foreign(owner):
                 foreign.add(path.name)
