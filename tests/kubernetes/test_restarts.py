@@ -44,6 +44,9 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
         assert (await Box(impatient, kept).run("true"))[0] == 0
         group.start_soon(call, impatient)
         await runs.wait()
+        for each in (kept, lost):  # a node tells of a start up to a second later
+            while not _ends.is_running(await seen(each)):
+                await anyio.sleep(0.1)
         with own_cluster.frozen("kubelet"), anyio.fail_after(180):
             with pytest.raises((ProviderUnavailableError, OutcomeUnknownError)):
                 await Box(impatient, kept).run("true")

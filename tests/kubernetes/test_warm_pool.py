@@ -34,6 +34,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 def claimed() -> Iterator[tuple[str, Controller]]:
     """A namespace in which providers without arguments claim their sandboxes, and a pool of one pod there."""
     with (
+        require_cluster().held(),  # nobody disturbs it while the controller asks the API server
         new_namespace() as namespace,
         mock.patch.dict(os.environ, {"SANDBOXKIT_KUBERNETES_CLAIMS": POOL}),
         warm_pool(require_cluster(), namespace, replicas=1) as controller,

@@ -36,7 +36,7 @@ async def test_a_pod_is_followed_until_it_is_gone_or_forgotten(
     cluster: Cluster, namespace: str
 ) -> None:
     async with connected(cluster, namespace) as (_, watch):
-        other, _ = await create(cluster, namespace)
+        other, answer = await create(cluster, namespace)
         with pytest.raises(TimeoutError):
             await watch.until("nosuch", lambda seen: True, seconds=0.5)
         async with running(cluster, namespace, watch) as pod:
@@ -52,7 +52,7 @@ async def test_a_pod_is_followed_until_it_is_gone_or_forgotten(
         with pytest.raises(SandboxNotFoundError):
             await watch.until(pod, lambda seen: False, seconds=60)
         assert watch.last(other) is None  # nobody follows it
-        await watch.until(other, _ends.is_running, seconds=60)
+        watch.follow(other, answer)
 
         async def wait() -> None:
             with pytest.raises(SandboxNotFoundError):
