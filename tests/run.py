@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.components import parsed
 from tests.leftovers import LEFT
 from tests.outcomes import VARIABLE, Outcome, read, skip_table
 
@@ -273,8 +274,13 @@ def missing(all_ran: Collection[Ran]) -> list[Outcome]:
     return [each for test, each in skipped.items() if test not in ran | files]
 
 
-def report(all_ran: Collection[Ran], flaky: Mapping[str, Outcome], required: bool) -> bool:
-    """Print what ran, what was flaky, what was skipped and what failed; return whether all is well."""
+def report(
+    all_ran: Collection[Ran], flaky: Mapping[str, Outcome], without: Collection[str] | None = None
+) -> bool:
+    """Print what ran, what was flaky, what was skipped and what failed; return whether all is well.
+
+    A test that was skipped for want of a component is a failure, except for these components; None: none is.
+    """
     print()
     rows = [("group", "passed", "failed", "skipped", "time"), *(ran.row() for ran in all_ran)]
     for name, *others in rows:
@@ -293,8 +299,9 @@ def report(all_ran: Collection[Ran], flaky: Mapping[str, Outcome], required: boo
         if each.test not in flaky or each.test.startswith(RUN_ONCE)
     ]
     failures += [line for ran in all_ran for line in ran.broken]
-    if required:
-        failures += [f"{each.test}: {each.text}" for each in skipped if [*skip_table([each])]]
+    if without is not None:
+        lacks = ((each, parsed(each.text)) for each in skipped)
+        failures += [f"{e.test}: {e.text}" for e, lack in lacks if lack and lack[0] not in without]
     if failures:
         print("\nfailed:", *failures, sep="\n  ")
     return not failures

@@ -112,6 +112,7 @@ def test_a_component_that_is_missing_is_a_failure_where_all_is_required(
     assert toy.run(skips=SKIPS, passes=PASSES) == 0
     assert "     1  daemon   start it\n" in capsys.readouterr().out
     assert toy.run("--required") == 1
+    assert toy.run("--required", "daemon") == 0
 
 
 def test_a_skip_that_another_group_makes_up_for_is_none(
