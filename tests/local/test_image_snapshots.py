@@ -79,10 +79,11 @@ async def session(provider: LocalProvider) -> AsyncIterator[Session]:
 
 
 async def taken(session: Session, image: str, *argv: str) -> Snapshot:
-    """A snapshot of a sandbox of an image, in which this command has run."""
+    """A snapshot of a sandbox of an image, in which this command has run, if there is one."""
     async with session.sandbox(image=image) as base:
-        done = await base.exec(list(argv or ["true"]))
-        assert done.returncode == 0, done.stderr
+        if argv:
+            done = await base.exec(list(argv))
+            assert done.returncode == 0, done.stderr
         return await base.snapshot()
 
 
