@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,17 +18,12 @@ from sandboxkit.integrations.rewards._evaluation import claimed, same_text
 from sandboxkit.integrations.rewards._values import Comparison, ForgedJsonError
 
 LARGE = 1 << 18
-SMALL = LARGE // 16
-SECONDS = 0.025
-"""What a parser may take for `LARGE`, on a machine of which nobody knows how fast it is. One that
-takes longer must not take much more than its share longer than for `SMALL`: what grows with the
-square takes 256 times as long, what grows in proportion 16 to 30 times, as its memory is further."""
-GROWTH = 100
-OF_QUARTER = 8
-"""How many times as long as for a quarter of `LARGE` it must take to count as slow, too: 16 times with the
-square, 4 in proportion. A machine that is slow for what exceeds its caches is slow for both."""
-ROUNDS = 8
-"""In how many turns both sizes may show what they take where others use the machine as well."""
+SECONDS = 1.0
+"""What a parser may take of the processor for `LARGE`. What grows with the square of the length takes longer on any
+machine: even to copy a text for each of its characters takes several seconds. CPython's own parser does that with a
+dotted name, which takes a tenth of a second for the longest code that is looked at."""
+ROUNDS = 3
+"""In how many turns a parser may show what it takes where others use the machine as well."""
 
 
 # Any: what a parser reads, a text or bytes.
@@ -280,18 +276,13 @@ def seconds(parser: Parser, given: object) -> float:
 
 
 def slow(parser: Parser, make: Callable[[int], Any]) -> str:
-    """What both sizes take, where the larger takes more than it may; else nothing."""
-    large, quarter, small = make(LARGE), make(LARGE // 4), make(SMALL)
-    longest, middle, shortest = float("inf"), float("inf"), float("inf")
+    """What a large text takes, where that is more than it may; else nothing."""
+    large, shortest = make(LARGE), float("inf")
     for _ in range(ROUNDS):
-        longest = min(longest, seconds(parser, large))
-        if longest <= SECONDS:
+        shortest = min(shortest, seconds(parser, large))
+        if shortest <= SECONDS:
             return ""
-        shortest = min(shortest, *(seconds(parser, small) for _ in range(3)))
-        middle = min(middle, seconds(parser, quarter))
-        if longest <= max(SECONDS + GROWTH * shortest, OF_QUARTER * middle):
-            return ""
-    return f"{LARGE} characters take {longest:.2f} s, {SMALL} {shortest:.4f} s"
+    return f"{LARGE} characters take {shortest:.2f} s"
 
 
 def slow_texts(parser: Parser) -> dict[str, str]:
@@ -305,9 +296,10 @@ def test_hostile_texts_are_read_in_linear_time(name: str) -> None:
     assert slow_texts(PARSERS[name]) == {}
 
 
-def test_a_quadratic_parser_is_detected() -> None:
-    spend = Parser(lambda text: sum(range((len(text) >> 6) ** 2)), {})
-    assert slow(spend, again("x")).startswith(f"{LARGE} characters take ")
+def test_a_parser_that_takes_too_long_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SECONDS", 0.01)
+    squared = Parser(lambda text: sum(range((len(text) >> 7) ** 2)), {})
+    assert slow(squared, again("x")).startswith(f"{LARGE} characters take ")
     assert slow(Parser(len, {}), again("x")) == ""
 
 

@@ -47,7 +47,7 @@ def asking(url: str, body: object) -> Iterator[None]:
     """Make a request, and leave at the end of the context without its response."""
     parts, data = urlsplit(url), json.dumps(body).encode()
     head = (
-        f"POST {parts.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(data)}\r\n\r\n"
     )
     with socket.create_connection((parts.hostname, parts.port), 60) as connection:

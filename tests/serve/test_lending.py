@@ -264,7 +264,7 @@ def _upgrade(url: str, path: str) -> bytes:
 
 def _request(path: str) -> bytes:
     return (
-        f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     ).encode()
 
@@ -278,7 +278,7 @@ def _read(connection: socket.socket) -> bytes:
 
 def test_a_token_is_checked_before_a_body_is_read(running: Service) -> None:
     parts = urlsplit(running.url)
-    headers = "Host: x\r\nContent-Type: application/json\r\nAuthorization: Bearer wrong\r\n"
+    headers = "Host: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer wrong\r\n"
     for path in ("/v1/grade", "/v1/run", "/run_code", "/v1/sandboxes", "/nowhere"):
         with socket.create_connection((parts.hostname, parts.port), 60) as connection:
             request = f"POST {path} HTTP/1.1\r\n{headers}Content-Length: 60000000\r\n\r\n{{"
