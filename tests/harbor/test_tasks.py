@@ -13,6 +13,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import SweEnv, Task, grade
 from tests.docker_here import require_docker
 from tests.harbor.tasks import FILES, PHASES, SETTINGS, SOLUTION, STATUS, write
+from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio
 OUT = "/logs/verifier"
@@ -33,6 +34,8 @@ async def graded(
 
 @pytest.mark.parametrize("provider", ["local", "docker"])
 async def test_an_episode_is_graded_by_the_tests(tmp_path: Path, provider: str) -> None:
+    if provider == "local":
+        require_local()
     image = "default" if provider == "local" else require_docker()
     task = load_task(write(tmp_path / "answer"), image=image)
     async with Session(provider) as session:
@@ -143,6 +146,7 @@ def test_a_task_without_a_network_has_the_sessions_or_what_is_allowed(tmp_path: 
 
 
 async def test_in_place_the_network_changes_to_that_of_the_tests(tmp_path: Path) -> None:
+    require_local()
     test = f"python3 -c '{STATUS}'\necho 1 >{OUT}/reward.txt"
     folder = write(tmp_path / "a", test=test, settings=PHASES)
     allowed = ["some.invalid"]

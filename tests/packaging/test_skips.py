@@ -15,7 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TESTS = tomllib.loads(Path(__file__).with_name("skips.toml").read_text())
 
 
-def run(folder: Path, *options: str, **env: str) -> str:
+def run(folder: Path, *options: str, local: str = "", **env: str) -> str:
+    """Run the cases, where local sandboxes cannot start for the reason `local`, and return the output."""
+    (folder / "conftest.py").write_text(
+        f"from tests import local_here\nlocal_here.local_problem = lambda: {local!r}\n"
+    )
     (folder / "test_cases.py").write_text(TESTS["cases"])
     (folder / "test_module.py").write_text(TESTS["module"])
     command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(folder)]
@@ -52,11 +56,7 @@ def test_what_ci_requires_fails_without_it(tmp_path: Path) -> None:
 
 def test_a_start_that_fails_is_skipped_only_where_none_starts(tmp_path: Path) -> None:
     assert "1 failed" in run(tmp_path, "-k", "test_start")
-    (tmp_path / "conftest.py").write_text(
-        "from tests import local_here\n"
-        "local_here.local_problem = lambda: 'no local sandboxes (why): allow them'\n"
-    )
-    shown = run(tmp_path, "-k", "test_start")
+    shown = run(tmp_path, "-k", "test_start", local="no local sandboxes (why): allow them")
     assert "     1  local sandboxes  allow them\n" in shown, shown
 
 

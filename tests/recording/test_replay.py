@@ -26,6 +26,7 @@ from sandboxkit.cli import main
 from sandboxkit.integrations.swe import SweEnv, load_tasks
 from sandboxkit.recording import _file
 from sandboxkit.testing import FakeProvider
+from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio
 SECRET = "hunter2-of-the-vault"
@@ -178,6 +179,7 @@ async def agent(session: Session, folder: Path) -> list[str]:
 
 
 async def test_an_agent_run_is_replayed_byte_for_byte(file: Path, tmp_path: Path) -> None:
+    require_local()
     (tmp_path / "tasks" / "a" / "tests").mkdir(parents=True)
     (tmp_path / "tasks" / "a" / "instruction.md").write_text("write right")
     test = 'test "$(cat /workspace/answer)" = right\n'
