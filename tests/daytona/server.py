@@ -44,7 +44,7 @@ class Daytona(Vendor):
     on_the_way: ClassVar = {
         "POST /api/sandbox": ("status", *Vendor.broken),
         "GET /api/sandbox/": ("status", *Vendor.broken),
-        "WS /toolbox": ("status", "reset", "drop", "stall", "reset_mid_body"),
+        "WS /toolbox": ("status", "reset", "drop", "stall"),
     }
     lost = ("drop", "reset_mid_body", "stall_body")
     throttled: ClassVar = {
