@@ -88,7 +88,8 @@ _GROUPS = {
         ),
         marks="vendors",
     ),
-    "cluster": Group("Kubernetes", ("tests/kubernetes",)),
+    # Its tests wait for each other: some stop the cluster's programs.
+    "cluster": Group("Kubernetes", ("tests/kubernetes",), processes=1),
     "cluster-contract": Group(
         "the contract on a cluster, without what `make test` runs",
         (f"{_CONTRACT}kubernetes.py", f"{_CONTRACT}kubernetes_claims.py"),
