@@ -244,12 +244,14 @@ def run(name: str, nightly: bool = False, only: Sequence[str] = ()) -> Ran:
             status = pytest(group, arguments)
             with FILE.open() as file:
                 outcomes = read(file)
-            # Status 1 is pytest's word for tests that failed; a start without a test (5) is a mistake.
-            if status not in (0, 1) or (status == 1) != any(
+            # Status 1 is pytest's word for tests that failed, and 5 for none: all of a group may be `alone`.
+            if status not in (0, 1, 5) or (status == 1) != any(
                 each.result == "failed" for each in outcomes.values()
             ):
                 ran.broken.append(f"pytest ended with {status}: pytest {' '.join(arguments)}")
             ran.outcomes |= outcomes
+        if not ran.outcomes:
+            ran.broken.append(f"{name} has no test")
     ran.seconds = time.monotonic() - start
     return ran
 

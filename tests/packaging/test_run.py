@@ -106,6 +106,11 @@ def test_what_is_marked_alone_runs_after_the_others(
     assert capsys.readouterr().out.split("\n\n")[1].splitlines()[1].split()[:2] == ["test", "2"]
 
 
+def test_a_group_may_have_only_what_runs_alone_but_not_nothing(toy: Toy) -> None:
+    assert toy.run(a="import pytest\npytestmark = pytest.mark.alone\n" + PASSES) == 0
+    assert toy.run(a="import pytest\npytestmark = pytest.mark.nightly\n" + PASSES) == 1
+
+
 def test_a_component_that_is_missing_is_a_failure_where_all_is_required(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
