@@ -329,6 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     groups = list(GROUPS) if given.all else given.groups or ["test"]
     if unknown := set(groups) - set(GROUPS):
         parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    if unknown := {path for path in given.only if not (ROOT / path.partition("::")[0]).exists()}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
     FILE.parent.mkdir(exist_ok=True)
     all_ran = [run(name, given.nightly, given.only) for name in groups]
     return 0 if report(all_ran, again(all_ran), given.required) else 1
