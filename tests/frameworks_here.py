@@ -1,4 +1,4 @@
-"""Frameworks that are installed apart from the rest: `make test-frameworks` requires them."""
+"""Frameworks that are installed apart from the rest, each in an environment of its own."""
 
 import importlib
 import os
@@ -13,4 +13,5 @@ def framework(name: str) -> Any:  # Any: it may have no types, or not be there
     """Its module; where that is not installed and not required, the test file is skipped."""
     if os.environ.get("SANDBOXKIT_REQUIRE_FRAMEWORKS"):
         return importlib.import_module(name)
-    return pytest.importorskip(name, reason=reason("framework", "make test-frameworks", name))
+    remedy = "make test-frameworks test-trainers test-harbor"
+    return pytest.importorskip(name, reason=reason("framework", remedy, name))

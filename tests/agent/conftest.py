@@ -34,7 +34,7 @@ if os.getuid() != 0:
 AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
 PROGRAMS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
-"""What the tests run inside: Python, shell, and trees of processes."""
+"""The programs that the tests run inside: Python, shell, and trees of processes."""
 
 
 @functools.cache

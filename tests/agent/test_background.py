@@ -1,4 +1,4 @@
-"""What a command leaves running goes on after the command, also if it prints to the command's own streams."""
+"""A program in the background outlives its command, also if it prints to the command's own streams."""
 
 import pytest
 

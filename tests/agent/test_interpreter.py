@@ -45,7 +45,7 @@ class PythonBox(Commands[Provider]):
         return run
 
     async def says(self, code: str) -> str:
-        """What a job prints."""
+        """Return what a job prints."""
         run = await self.job(code)
         assert (run.status, run.stderr) == (0, b""), run.stderr
         return run.stdout.decode().strip()
@@ -288,7 +288,7 @@ def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
 
 
 async def found(kind: str, setup: str) -> Any:
-    """What a setup finds before any job: the interpreter is a program of the image."""
+    """A setup runs before any job, and the interpreter is then a program of the image."""
     async with python_box(kind, Interpreter(PYTHON, setup=setup)) as box:
         return json.loads(await box.says(FOUND))
 

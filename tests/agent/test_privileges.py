@@ -1,4 +1,4 @@
-"""What a command may do to the agent: nothing, whatever it tries; and what the agent must survive."""
+"""A command can do nothing to the agent, whatever it tries, and the agent survives its attempts."""
 
 import resource
 import sys

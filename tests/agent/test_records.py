@@ -42,7 +42,7 @@ class Ends:
         await self.agent.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, verdict, received))
 
     async def received(self, size: int) -> bytes:
-        """What the link hands on, until it is so many bytes."""
+        """Return the bytes that the link delivers, once there are at least `size`."""
         found = b""
         with anyio.fail_after(30):
             while len(found) < size:

@@ -83,7 +83,7 @@ def failures(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def table(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """What a run amounts to."""
+    """Return a run as text: its calls by outcome, and each that hung or was wrong."""
     calls: Counter[str] = Counter()
     for each in outcomes:
         calls.update(each.outcomes)

@@ -1,4 +1,4 @@
-"""What a process holds, what its tasks wait for, and how fast its session starts sandboxes."""
+"""Counts of what a process holds and waits for, and the speed at which its session starts sandboxes."""
 
 import asyncio
 import concurrent.futures

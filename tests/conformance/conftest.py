@@ -1,8 +1,8 @@
 """Which checks of the contract wait: on a cluster, a vendor or a service, all but a list.
 
-`make test-vendors` and `make test-cluster` run the others, and `make nightly` those of the agent alone on a
+`make test-vendors-contract` and `make test-cluster-contract` run the others, and `make nightly` those of the agent alone on a
 vendor. A suite that has a set `in_each_run` of its own leaves all other checks to `make nightly`; one that
-has a set `at_night`, those; one with a set `before_test_cluster` leaves all others to `make test-cluster`.
+has a set `at_night`, those; one with a set `before_test_cluster` leaves all others to `make test-cluster-contract`.
 """
 
 import inspect

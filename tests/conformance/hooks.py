@@ -6,7 +6,6 @@ import signal
 import socket
 import stat
 import subprocess
-from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -113,16 +112,6 @@ class HostedHooks(VendorHooks):
     def test_memory_is_bounded(self, session: Session) -> None:
         with pytest.raises(ConfigurationError, match="memory_mb=128"):
             session.sandbox(memory_mb=128)
-
-
-def child(module: str) -> int:
-    """The pid of this process's child that runs a module."""
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):
-            command = status.with_name("cmdline").read_bytes().split(b"\0")
-            if f"PPid:\t{os.getpid()}\n" in status.read_text() and module.encode() in command:
-                return int(status.parent.name)
-    raise AssertionError(f"no child runs {module}")
 
 
 def _agent(sandbox_id: str) -> int:

@@ -1,4 +1,4 @@
-"""The kubernetes provider shows every behaviour, on a real cluster; `make test-cluster` runs most checks."""
+"""The kubernetes provider shows every behaviour, on a real cluster; `make test-cluster-contract` runs most checks."""
 
 import os
 import signal

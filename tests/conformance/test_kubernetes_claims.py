@@ -1,6 +1,6 @@
 """Claims on a warm pool show every behaviour, in pods of a real cluster.
 
-`make test-cluster` runs what differs from bare pods, and `make nightly` the rest.
+`make test-cluster-contract` runs what differs from bare pods, and `make nightly` the rest.
 """
 
 import os

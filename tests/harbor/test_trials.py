@@ -1,4 +1,4 @@
-"""Harbor's own jobs and trials in our sandboxes, where it is installed: `make test-frameworks`."""
+"""Harbor's own jobs and trials in our sandboxes, where it is installed: `make test-harbor`."""
 
 import asyncio
 import json
