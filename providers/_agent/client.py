@@ -4,7 +4,8 @@ import asyncio
 import errno
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from math import inf
 from typing import Self
 
 import anyio
@@ -12,13 +13,17 @@ from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._agent import frames
-from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.failures import (
+    CallError,
+    ConnectionEndedError,
+    ProtocolError,
+    SilentError,
+)
 from sandboxkit.providers._agent.frames import (
     Fields,
     Frame,
     FrameDecoder,
     Kind,
-    ProtocolError,
     Windows,
 )
 from sandboxkit.providers._agent.heartbeat import STARVED_AFTER, Heartbeat
@@ -44,38 +49,91 @@ MOST_ALONG = 8 << 10
 _TURNS_IN_A_ROW = 4
 """How many turns of data, of 128 KiB each, are written before other tasks run, if no command starts."""
 
+_FRAMES_IN_A_ROW = 64
+"""How many frames of one connection are handled before other tasks run."""
+_MOST_FRAMES = 4096
+"""How many frames of a request wait one by one; more are joined, because each takes more memory than its bytes."""
+
+_DATA = frozenset({Kind.STDOUT, Kind.STDERR})
 _FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
+_OF_COMMAND = _DATA | {Kind.CREDIT, Kind.EXIT, Kind.FAIL}
+_OF_CALL = frozenset({Kind.STDOUT, Kind.CREDIT, Kind.DONE, Kind.FAIL})
+_OF_CONNECTION = _OF_CALL | {Kind.OPENED, Kind.EOF}
 
 
 class AgentStream:
     """One request in progress: its received frames and its flow control in both directions."""
 
-    def __init__(self, client: "AgentClient", number: int) -> None:
+    def __init__(
+        self,
+        client: "AgentClient",
+        number: int,
+        expected: Collection[Kind] = _OF_COMMAND,
+        most: float = inf,
+    ) -> None:
+        """`expected` are the types of frames with which the agent may answer, OPENED and EOF once each.
+
+        `most` is the largest answer in bytes, the payload of the last frame apart.
+        """
         self.number = number
         self.finished = False
         self.abandoned = False
         self.silent = False
         """Whether the request failed because the agent fell silent; the request must then be killed."""
         self._client = client
+        self._expected = set(expected)
         self._frames: deque[Frame] = deque()
         self._arrived = asyncio.Event()
         self._room = client.windows.to_agent
+        """How many more bytes may be sent."""
         self._more_room = asyncio.Event()
         self._consumed = 0
+        self._allowed = client.windows.from_agent
+        """How many more bytes the agent may send before it is granted credit."""
+        self._left = most
+        """How many more bytes it may send at all."""
 
     def deliver(self, frame: Frame) -> None:
-        """Queue a received frame or apply its credit; called by the connection only."""
-        if frame.kind == Kind.CREDIT:
-            self._room += Fields(frame.payload).u32()
+        """Queue a received frame or apply its credit; called by the connection only.
+
+        Raises ProtocolError for what the agent may not send.
+        """
+        kind = frame.kind
+        if kind not in self._expected:
+            raise ProtocolError(f"a frame {kind.name} in answer to a request that has none")
+        if kind == Kind.CREDIT:
+            credit = Fields(frame.payload).u32()
+            self._room += credit
+            if not credit or self._room > self._client.windows.to_agent:
+                raise ProtocolError("credit for data that was not sent")
             self._more_room.set()
             return
-        if frame.kind in _FINAL:
+        if kind in _DATA:
+            size = len(frame.payload)
+            self._allowed -= size
+            self._left -= size
+            if not size or self._allowed < 0 or self._left < 0:
+                raise ProtocolError("more data than the request or its window allows, or none")
+        elif kind in _FINAL:
             self.finished = True
             self._more_room.set()
-        elif self.abandoned:
+        else:
+            self._expected.discard(kind)
+        if self.abandoned and not self.finished:
             return
         self._frames.append(frame)
+        if len(self._frames) > _MOST_FRAMES:
+            self._join()
         self._arrived.set()
+
+    def _join(self) -> None:
+        """Join the waiting data of each type: the order of a type counts, between two it does not."""
+        payloads: dict[Kind, list[bytes]] = {}
+        for frame in self._frames:
+            payloads.setdefault(frame.kind, []).append(frame.payload)
+        self._frames = deque(
+            Frame(kind, self.number, b"".join(parts)) for kind, parts in payloads.items()
+        )
 
     def connection_ended(self) -> None:
         """Wake all waiters, whose calls then raise; called by the connection only."""
@@ -120,6 +178,7 @@ class AgentStream:
         self._consumed += size
         if self._consumed >= self._client.windows.from_agent // 2 and not self.finished:
             credit = self._consumed.to_bytes(4, "big")
+            self._allowed += self._consumed
             self._consumed = 0
             await self.control(Kind.CREDIT, credit)
 
@@ -210,6 +269,8 @@ class AgentClient:
         self._pulse = Heartbeat(link, self._waits, self._pending.set, self._fall_silent, starved)
         self._streams: dict[int, AgentStream] = {}
         self._next_number = frames.FIRST_STREAM
+        self._highest = 0
+        """The highest number of a request so far."""
         self._outgoing = SendQueue()
         self._idle = False
         """Whether the writing task waits with an empty queue."""
@@ -306,6 +367,11 @@ class AgentClient:
             return False
         return True
 
+    async def violated(self, error: ProtocolError) -> None:
+        """End the connection because a request's answer could not be decoded."""
+        self._end(error.reason)
+        await self.aclose()
+
     async def aclose(self) -> None:
         """End both background tasks and close the stream. Idempotent."""
         self._end("the connection was closed")
@@ -349,10 +415,20 @@ class AgentClient:
         except BROKEN:
             return False  # the next read or write reports it
 
-    def open(self, kind: Kind, payload: bytes, data: bytes | None = None) -> AgentStream:
+    def open(
+        self,
+        kind: Kind,
+        payload: bytes,
+        data: bytes | None = None,
+        *,
+        most: float = inf,
+        connection: bool = False,
+    ) -> AgentStream:
         """Begin a request. Raises ConnectionEndedError, or ValueError if the payload is too large.
 
-        `data` is all its data, at most `MOST_ALONG` bytes, which is sent along and finished.
+        `data` is all its data, at most `MOST_ALONG` bytes, which is sent along and finished. `connection`:
+        it is a call that opens a port or a connection. More than `most` bytes of data in answer, or a frame that
+        answers no such request, ends the link.
         """
         if self.ended is not None:
             raise ConnectionEndedError(self.ended)
@@ -360,7 +436,8 @@ class AgentClient:
             raise ValueError(
                 f"a request of {len(payload)} bytes; {frames.MAX_PAYLOAD} is the limit"
             )
-        stream = self._begun()
+        of_call = _OF_CONNECTION if connection else _OF_CALL
+        stream = self._begun(_OF_COMMAND if kind == Kind.EXEC else of_call, most)
         sent = frames.encode(kind, stream.number, payload)
         if kind == Kind.EXEC:
             self._outgoing.starts(stream.number)
@@ -370,18 +447,32 @@ class AgentClient:
         self._pulse.watch()
         return stream
 
-    def _begun(self) -> AgentStream:
+    def _begun(self, expected: Collection[Kind] = _OF_COMMAND, most: float = inf) -> AgentStream:
         number = self._next_number
         while number in self._streams:
             number = number % 0xFFFFFFFF + 1
         self._next_number = number % 0xFFFFFFFF + 1
-        stream = self._streams[number] = AgentStream(self, number)
+        self._highest = max(self._highest, number)
+        stream = self._streams[number] = AgentStream(self, number, expected, most)
         return stream
 
-    def call(self, operation: int, arguments: bytes = b"") -> AgentStream:
-        """Begin a call, as `open` does. Raises CallError with ENOSYS if the agent does not support it."""
+    def call(
+        self,
+        operation: int,
+        arguments: bytes = b"",
+        *,
+        most: float = 0,
+        connection: bool = False,
+    ) -> AgentStream:
+        """Begin a call, as `open` does; `connection`: one that opens a port or a connection to one.
+
+        `most` is the largest answer in bytes, the result apart.
+
+        Raises CallError with ENOSYS if the agent does not support it.
+        """
         self.require(operation)
-        return self.open(Kind.CALL, bytes([operation]) + arguments)
+        payload = bytes([operation]) + arguments
+        return self.open(Kind.CALL, payload, most=most, connection=connection)
 
     def require(self, operation: int) -> None:
         """Raise CallError with ENOSYS for an operation that the agent does not list.
@@ -417,7 +508,7 @@ class AgentClient:
             stream.connection_ended()
 
     async def _read(self) -> None:
-        decoder = FrameDecoder()
+        decoder, handled = FrameDecoder(), 0
         reason = ""
         try:
             while True:
@@ -425,21 +516,26 @@ class AgentClient:
                 if self._link.owes:
                     self._pending.set()
                 for frame in decoder.feed(*pieces):
+                    handled += 1
+                    if handled % _FRAMES_IN_A_ROW == 0:
+                        await asyncio.sleep(0)
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
                         self._refused = not self._welcomed.is_set()
-                    elif frame.kind == Kind.WELCOME:
+                    elif frame.kind == Kind.WELCOME and not self._welcomed.is_set():
                         fields = Fields(frame.payload)
                         fields.u32()
                         self.boot, self.workdir = fields.fixed(16), fields.text()
                         self.calls = fields.data() if fields else _FIRST_CALLS
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
+                        stream.deliver(frame)
                         if frame.kind in _FINAL:
                             del self._streams[frame.stream]
-                        stream.deliver(frame)
-                        if frame.kind in _FINAL and self._outgoing.started(frame.stream):
-                            self._pending.set()
+                            if self._outgoing.started(frame.stream):
+                                self._pending.set()
+                    elif not 0 < frame.stream <= self._highest:  # what ended may still get some
+                        raise ProtocolError(f"a frame {frame.kind.name} for no request")
         except (*BROKEN, LostSessionError):
             pass
         except SandboxError as error:
@@ -447,7 +543,7 @@ class AgentClient:
         except OSError as error:  # also a TimeoutError
             self.why_ended = SandboxError(f"no new connection in time: {error!r}")
         except ProtocolError as error:
-            reason = f"protocol error: {error}"
+            reason = error.reason
         except Exception as error:
             self.why_ended = SandboxError(f"the connection failed: {error!r}")
             raise

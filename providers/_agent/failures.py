@@ -14,6 +14,13 @@ class ConnectionEndedError(Exception):
         self.reason, self.refused = reason, refused
 
 
+class ProtocolError(ConnectionEndedError):
+    """The agent broke the protocol, which ends its connection; what it sends is not trusted."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"protocol error: {what}")
+
+
 class SilentError(Exception):
     """The agent was silent for so long that a request failed; the agent may recover."""
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from sandboxkit.providers._agent.failures import ProtocolError
+
 PROTOCOL_VERSION = 3
 MAGIC = b"SBXK"
 MAX_PAYLOAD = 4 << 20
@@ -56,10 +58,6 @@ _FROM_AGENT = {
 }
 
 
-class ProtocolError(Exception):
-    """The agent sent data that violates the protocol."""
-
-
 class Frame(NamedTuple):
     """One frame as received."""
 
@@ -83,6 +81,13 @@ def strings(values: Iterable[str]) -> bytes:
     """Encode a field with a list of texts."""
     items = [string(value) for value in values]
     return _U32.pack(len(items)) + b"".join(items)
+
+
+def unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    """Decode a payload of numbers alone. Raises ProtocolError if its size is another."""
+    if len(payload) != layout.size:
+        raise ProtocolError(f"{len(payload)} bytes in the place of {layout.size}")
+    return layout.unpack(payload)
 
 
 class Fields:
@@ -134,16 +139,16 @@ class Fields:
 
 
 class FrameDecoder:
-    """Decodes a byte stream, received in arbitrary pieces, into frames. It copies each payload once."""
+    """Decodes a byte stream, received in arbitrary pieces, into frames."""
 
     def __init__(self) -> None:
         self._header = b""
         """The bytes of an incomplete header."""
         self._begun: tuple[Kind, int] | None = None
         """The type and stream of a frame whose payload is incomplete."""
-        self._parts: list[bytes | memoryview] = []
+        self._part = bytearray()
         self._missing = 0
-        """The pieces of that payload that have arrived, and the number of bytes that have not."""
+        """What has arrived of that payload, and the number of bytes that have not."""
 
     def feed(self, *pieces: bytes | memoryview) -> Iterator[Frame]:
         """Yield the frames that `pieces` complete. Raises ProtocolError on a malformed one."""
@@ -161,12 +166,14 @@ class FrameDecoder:
                 part = piece[at : at + self._missing]
                 at += len(part)
                 self._missing -= len(part)
-                self._parts.append(part)
-                if self._missing:
-                    break
-                payload, self._begun = b"".join(self._parts), None
-                self._parts.clear()
-                yield Frame(*begun, payload)
+                if self._part or self._missing:
+                    # One buffer: a piece may be a single byte, and a list would keep each.
+                    self._part += part
+                    if self._missing:
+                        break
+                    part, self._part = self._part, bytearray()
+                self._begun = None
+                yield Frame(*begun, bytes(part))
 
     def _begin(self) -> tuple[Kind, int]:
         size, code, stream = _HEADER.unpack(self._header)

@@ -5,8 +5,10 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sandboxkit.providers._agent.link import Link
+if TYPE_CHECKING:
+    from sandboxkit.providers._agent.link import Link
 
 _TICK = 1.0
 _PING_AFTER = 2.0
@@ -33,7 +35,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        link: Link,
+        link: "Link",
         waits: Callable[[], bool],
         wake: Callable[[], None],
         silent: Callable[[], None],

@@ -16,7 +16,8 @@ import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import SandboxError, SandboxNotFoundError
-from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, ProtocolError
+from sandboxkit.providers._agent.failures import ProtocolError
+from sandboxkit.providers._agent.frames import PROTOCOL_VERSION
 from sandboxkit.providers._agent.unix import UnixStream
 
 BROKEN = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError)
@@ -36,10 +37,14 @@ _PIECE_BYTES = 1 << 20
 _AT_ONCE = 16 << 10
 _KEEP_BYTES = 4 << 20
 """Maximum number of unacknowledged bytes that are kept; a sender waits above it."""
+_RECORDS_IN_A_ROW = 256
+"""How many records of one link are handled before other tasks run."""
 _ACK_BYTES = 5 << 19
 """Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""
 _REPLY_SECONDS = 8.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_LASTS = 10.0
+"""A connection that held for so many seconds was of use, even if it was idle."""
 
 
 class LostSessionError(Exception):
@@ -104,6 +109,8 @@ class Link:
         round trip."""
         self._buffer = b""
         """An incomplete record header, or an incomplete reply to the opening."""
+        self._unread = False
+        """Whether the buffer may have whole records."""
         self._left = 0
         """Number of bytes of the current record's payload that have yet to arrive."""
         self._old = 0
@@ -113,6 +120,11 @@ class Link:
         if greeting is not None:
             self._sent = len(greeting.payload)
             self._kept += greeting.payload if self.grace else b""
+        self._moved_then = -1, -1
+        """What both sides had received when the grace began; an answer alone does not begin it again."""
+        self._grace_began, self._pause = 0.0, _FIRST_PAUSE
+        self._resumed = time.monotonic()
+        """When the present connection began."""
         self._room = anyio.Event()
         self._back = anyio.Event()
         """Set when a broken connection has been replaced, or the link is closed."""
@@ -161,15 +173,17 @@ class Link:
             if self._closed or stream is None:
                 raise anyio.ClosedResourceError
             try:
-                if self._buffer and (data := self._take(b"")):
-                    return data  # it arrived together with the reply to the opening
-                chunk = await self._chunk(stream)
+                if self._unread:
+                    await asyncio.sleep(0)
+                    chunk = b""
+                else:
+                    chunk = await self._chunk(stream)
+                    self.last_received = time.monotonic()
             except BROKEN:
                 if not self.grace or self._closed or self._leaving or not self._confirmed:
                     raise
                 await self._resume(stream)
                 continue
-            self.last_received = time.monotonic()
             if data := self._take(chunk):
                 return data
 
@@ -306,12 +320,16 @@ class Link:
             await anyio.aclose_forcefully(stream)
 
     def _take(self, chunk: bytes) -> Sequence[bytes | memoryview]:
-        """Return the payload bytes in `chunk`, which may begin and end within a record."""
+        """Return the payload bytes in `chunk`, which may begin and end within a record.
+
+        Of more than `_RECORDS_IN_A_ROW` records the rest stays in the buffer: other tasks run first.
+        """
         if self._left and not self._old and len(chunk) <= self._left:
             self._left -= len(chunk)
             self._received += len(chunk)
             return [chunk]
         data, at = (self._buffer + chunk if self._buffer else chunk), 0
+        self._unread, records = False, 0
         view = memoryview(data)
         parts: list[memoryview] = []
         if not self._confirmed:
@@ -334,6 +352,10 @@ class Link:
                 self._received += len(part)
             if len(data) - at < RECORD.size:
                 break
+            if records == _RECORDS_IN_A_ROW:
+                self._unread = True
+                break
+            records += 1
             if data.startswith(MAGIC, at):  # a proxy repeated the reply to the opening
                 if len(data) - at < OPENING_REPLY.size:
                     break
@@ -344,6 +366,8 @@ class Link:
             if kind == DATA:
                 if offset > self._received:
                     raise ProtocolError(f"received byte {offset}, expected byte {self._received}")
+                if not size:
+                    raise ProtocolError("a record of no data")
                 self._left, self._old = size, min(size, self._received - offset)
             elif kind == ACK:
                 self._forget(offset)
@@ -383,13 +407,17 @@ class Link:
             )  # first, or a blocked writer would hold the lock for ever
         async with self._writing:
             self._stream, self._back = None, anyio.Event()
-        since, pause = time.monotonic(), _FIRST_PAUSE
+        if self._has_moved() or time.monotonic() > self._resumed + _LASTS:
+            self._restart_grace()
+        else:
+            await self._wait_for_next()  # it was resumed and broke at once, with nothing in between
         while True:
             if self._held is not None:
                 await self._held.wait()
-                since, pause = time.monotonic(), _FIRST_PAUSE
+                self._restart_grace()
             try:
                 await self._reconnect()
+                self._resumed = time.monotonic()
                 return
             except (*BROKEN, OSError, SandboxError) as error:
                 if self._held is not None:
@@ -397,12 +425,29 @@ class Link:
                 lasting = isinstance(error, SandboxNotFoundError) or (
                     isinstance(error, SandboxError) and not error.retryable
                 )
-                if self.last_received > since:  # the agent replied, so the grace starts again
-                    since, pause = self.last_received, _FIRST_PAUSE
-                if lasting or self._closed or time.monotonic() > since + self.grace:
+                if self._has_moved():
+                    self._restart_grace()
+                if lasting or self._closed or self._is_late():
                     raise
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await self._wait_for_next()
+
+    def _has_moved(self) -> bool:
+        """Return whether either side has received anything new since the grace began."""
+        return self._moved_then != (self._received, self._sent - len(self._kept))
+
+    def _restart_grace(self) -> None:
+        self._moved_then = self._received, self._sent - len(self._kept)
+        self._grace_began, self._pause = time.monotonic(), _FIRST_PAUSE
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._grace_began + self.grace
+
+    async def _wait_for_next(self) -> None:
+        """Wait before the next attempt. Raises BrokenResourceError if the grace is over."""
+        if self._is_late():
+            raise anyio.BrokenResourceError
+        await anyio.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     async def _reconnect(self) -> None:
         assert self._reopen is not None
@@ -410,7 +455,7 @@ class Link:
         try:
             with anyio.fail_after(_REPLY_SECONDS):
                 stream = await self._reopen()
-                self._buffer, self._left, self._old = b"", 0, 0
+                self._buffer, self._unread, self._left, self._old = b"", False, 0, 0
                 await stream.send(
                     _opening(self._id, self.grace, resume=True, received=self._received)
                 )
@@ -418,6 +463,7 @@ class Link:
                     self._buffer += await stream.receive(_RECEIVE_BYTES)
                 received = self._check(self._buffer[: OPENING_REPLY.size])
                 self._buffer = self._buffer[OPENING_REPLY.size :]
+                self._unread = bool(self._buffer)
                 self.last_received = time.monotonic()
                 self._forget(received)
                 self._acknowledged = self._received

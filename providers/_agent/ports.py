@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property, partial
+from math import inf
 
 import anyio
 from anyio.abc import ByteStream
@@ -236,7 +237,7 @@ class PortsProvider(FilesProvider):
 
 async def _opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:
     """Make a call and wait until its connection is open; return the call's stream and the port."""
-    stream = client.call(operation, port.to_bytes(2, "big"))
+    stream = client.call(operation, port.to_bytes(2, "big"), most=inf, connection=True)
     try:
         frame = await stream.receive()
     except BaseException:

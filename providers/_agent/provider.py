@@ -28,7 +28,12 @@ from sandboxkit.errors import (
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
-from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
+from sandboxkit.providers._agent.failures import (
+    CallError,
+    ConnectionEndedError,
+    ProtocolError,
+    SilentError,
+)
 from sandboxkit.providers._agent.frames import NEAR, Windows
 from sandboxkit.providers._agent.instance import Instance, ProcessorTimes
 from sandboxkit.providers._agent.launch import AgentConfig
@@ -292,6 +297,8 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         """
         lost: _Lost = OutcomeUnknownError if once else ProviderUnavailableError
         unknown = "; whether it ran, and how it ended, is unknown" if once else ""
+        if isinstance(error, ProtocolError):
+            await client.violated(error)
         if isinstance(error, ConnectionEndedError):
             broke = f"the connection to sandbox {{!r}} broke during a call{unknown}"
             return await self._why_broken(sandbox_id, client, error, broke, lost)
@@ -429,7 +436,9 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             return known
         try:
             stats = await requests.stats(client)
-        except (ConnectionEndedError, SilentError, CallError):
+        except (ConnectionEndedError, SilentError, CallError) as error:
+            if isinstance(error, ProtocolError):
+                await client.violated(error)
             return known
         if counted is None:
             counted = (stats.used.processor + stats.used.agent) / 1e9

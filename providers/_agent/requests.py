@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
+from math import inf
 
 import anyio
 
@@ -20,7 +21,7 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient, AgentStream
 from sandboxkit.providers._agent.exec_frame import exec_payload
-from sandboxkit.providers._agent.failures import CallError
+from sandboxkit.providers._agent.failures import CallError, ProtocolError
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.types import (
@@ -84,6 +85,7 @@ _SMALL_FILE = 256 << 10
 _SETUP_BYTES = 1 << 20
 """The largest files of a setup, in bytes together, that are sent along with the command."""
 _MAX_ENTRIES, _MAX_LISTING = 50_000, 8 << 20
+_MOST_LOGS = 2 << 20
 _FILE_TYPES = {1: FileType.FILE, 2: FileType.DIRECTORY, 3: FileType.SYMLINK}
 
 
@@ -135,7 +137,8 @@ async def execute(
         raise _not_started(CallError(errno.E2BIG, str(error))) from error
     sent_again = [each for each in kept.values() if each.there]
     try:
-        ended = await follow(stream, command, output, fed=along is not None)
+        plain = code is None and series is None
+        ended = await follow(stream, command, output, fed=along is not None, plain=plain)
     except SandboxFileError as error:
         reason = error.__cause__
         if not (sent_again and isinstance(reason, CallError) and reason.errno == errno.ESTALE):
@@ -162,11 +165,16 @@ async def _without_large_files(client: AgentClient, command: Command) -> Command
 
 
 async def follow(
-    stream: AgentStream, command: Command, output: Output, *, fed: bool = False
+    stream: AgentStream,
+    command: Command,
+    output: Output,
+    *,
+    fed: bool = False,
+    plain: bool = True,
 ) -> Exit:
     """Send stdin to, and read the output of, a command whose EXEC was sent; see `execute`.
 
-    `fed` says that its stdin was sent as well.
+    `fed` says that its stdin was sent as well, `plain` that the command needs no interpreter and no reset.
     """
     try:
         if command.stdin is None or fed:
@@ -182,26 +190,33 @@ async def follow(
         assert status is not None
         return status
     except CallError as error:
-        raise _not_started(error) from error
+        raise _not_started(error, may_be_wrong=not plain or command.user is not None) from error
     finally:
         await stream.abandon()
 
 
 def _not_started(
-    error: CallError,
+    error: CallError, *, may_be_wrong: bool = True
 ) -> (
     CommandStartError
     | ConfigurationError
+    | ProtocolError
     | SandboxFileError
     | SandboxPausedError
     | SandboxTerminatedError
 ):
+    """Return the error for a command that the agent refused.
+
+    `may_be_wrong`: the request names something that the sandbox may lack. An agent that calls another request wrong
+    lies, and the caller's options are not at fault.
+    """
     if error.errno == PAUSED:
         return SandboxPausedError(f"{error}: call resume() first")
     if error.path is not None:
         return SandboxFileError(str(error), path=error.path)
     if error.errno == 0:
-        return ConfigurationError(str(error))
+        wrong = "it calls a request wrong that names nothing"
+        return ConfigurationError(str(error)) if may_be_wrong else ProtocolError(wrong)
     if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
         # The interpreter has ended, so the job's outcome is lost. EOWNERDEAD: a job killed it.
         return SandboxTerminatedError(str(error), by_command=error.errno == errno.EOWNERDEAD)
@@ -211,7 +226,9 @@ def _not_started(
 
 def exit_of(payload: bytes) -> Exit:
     """Decode the payload of EXIT."""
-    status, how, processor, peak, throttled, oom_kills = _EXIT.unpack(payload)
+    status, how, processor, peak, throttled, oom_kills = frames.unpack(_EXIT, payload)
+    if how not in _ENDINGS:
+        raise ProtocolError(f"a command ended in the way {how}")
     ending: Ending | None = _ENDINGS[how]
     if ending is Ending.SIGNAL and status == _KILLED and oom_kills == _UNKNOWN_32:
         ending = None  # without the kernel's count of OOM kills the cause is unknown
@@ -271,7 +288,8 @@ async def _result(stream: AgentStream, past_listing: CallError | None = None) ->
 
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
     """Return a regular file's content; the agent refuses more than `max_bytes`."""
-    return await _result(client.call(_READ, frames.string(path) + max_bytes.to_bytes(8, "big")))
+    arguments = frames.string(path) + max_bytes.to_bytes(8, "big")
+    return await _result(client.call(_READ, arguments, most=max_bytes))
 
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
@@ -309,7 +327,7 @@ async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes])
 
 async def get_archive(client: AgentClient, path: str) -> AsyncGenerator[bytes, None]:
     """Yield a path as a tar stream."""
-    stream = client.call(_GET, frames.string(path))
+    stream = client.call(_GET, frames.string(path), most=inf)
     try:
         while (frame := await stream.receive()).kind != Kind.DONE:
             yield frame.payload
@@ -336,7 +354,7 @@ async def list_dir(client: AgentClient, path: str) -> list[FileInfo]:
         f"{path}: more than {_MAX_ENTRIES} entries or {_MAX_LISTING} bytes of metadata; list a part of it "
         "with find(1)",
     )
-    fields = Fields(await _result(client.call(_LIST, frames.string(path)), too_many))
+    fields = Fields(await _result(client.call(_LIST, frames.string(path), most=inf), too_many))
     entries: list[FileInfo] = []
     while fields:
         if len(entries) == _MAX_ENTRIES:
@@ -365,7 +383,7 @@ async def pause(client: AgentClient, paused: bool, *, while_connected: bool = Fa
 
 async def logs(client: AgentClient) -> bytes:
     """Return the newest output of the main command."""
-    return await _result(client.call(_LOGS))
+    return await _result(client.call(_LOGS, most=_MOST_LOGS))
 
 
 async def wait(client: AgentClient) -> int:
@@ -409,8 +427,8 @@ class ProcessorUsage:
     @classmethod
     def of(cls, end: bytes) -> "ProcessorUsage":
         """Decode the last fields of a result."""
-        processor, agent, exact, starved = _USED.unpack(end)
-        return cls(processor, agent, exact, None if starved == _UNKNOWN else starved)
+        processor, agent, exact, starved = frames.unpack(_USED, end)
+        return cls(processor, agent, bool(exact), None if starved == _UNKNOWN else starved)
 
 
 async def reset(client: AgentClient) -> tuple[list[str], ProcessorUsage]:
@@ -435,7 +453,7 @@ class Stats:
 async def stats(client: AgentClient) -> Stats:
     """Return the sandbox's present and past resource usage."""
     result = await _result(client.call(_STATS))
-    processes, resident = _RUNNING.unpack_from(result)
+    processes, resident = frames.unpack(_RUNNING, result[: _RUNNING.size])
     return Stats(processes, resident, ProcessorUsage.of(result[_RUNNING.size :]))
 
 

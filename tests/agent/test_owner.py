@@ -1,0 +1,224 @@
+"""The owner holds an agent to its promises: what is more, or another thing, ends that connection and nothing else."""
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+
+import anyio
+import pytest
+
+from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
+from sandboxkit.providers._agent import frames, link, requests
+from sandboxkit.providers._agent.client import AgentClient
+from sandboxkit.providers._agent.failures import ConnectionEndedError
+from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Frame, FrameDecoder, Kind
+from sandboxkit.providers._agent.link import (
+    ACK,
+    DATA,
+    MAGIC,
+    OPENED,
+    OPENING_REPLY,
+    RECORD,
+    RESUMED,
+    Link,
+)
+from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.types import Command
+from tests.agent.conftest import Box
+
+pytestmark = pytest.mark.anyio
+
+CALLS = bytes(range(1, 21))
+WELCOME = frames.encode(
+    Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + frames.string("/") + frames.string(CALLS)
+)
+
+
+@dataclass
+class Agent:
+    """The agent's end of a connection, which the test plays, and the owner's client."""
+
+    stream: UnixStream
+    client: AgentClient
+    sent: int = len(WELCOME)
+
+    async def say(self, *said: tuple[Kind, int, bytes]) -> None:
+        """Send frames of (type, stream, payload) in one record."""
+        data = b"".join(frames.encode(*each) for each in said)
+        await self.stream.send(RECORD.pack(DATA, self.sent, len(data)) + data)
+        self.sent += len(data)
+
+
+@pytest.fixture
+async def agent() -> AsyncIterator[Agent]:
+    ours, theirs = (UnixStream(each) for each in socket.socketpair())
+    reply = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+    await theirs.send(reply + RECORD.pack(DATA, 0, len(WELCOME)) + WELCOME)
+    client = await AgentClient.start(ours, requests.hello(None))
+    yield Agent(theirs, client)
+    await client.aclose()
+    await theirs.aclose()
+
+
+async def nothing(_: object, __: bytes) -> None:
+    """Ignore the output of a command."""
+
+
+def execute(client: AgentClient) -> Coroutine[object, object, object]:
+    return requests.execute(client, Command(("true",)), nothing)
+
+
+WINDOW = bytes(NEAR.from_agent)
+EXIT = struct.pack(">IBQQQI", 0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "said"),
+    [
+        (requests.stats, (Kind.STDOUT, 1, b"x")),
+        (requests.stats, (Kind.EXIT, 1, EXIT)),
+        (requests.stats, (Kind.OPENED, 1, b"\0\1")),
+        (requests.stats, (Kind.DONE, 1, b"")),
+        (lambda client: requests.stat(client, "/"), (Kind.DONE, 1, b"\0\0\0\xff/")),
+        (lambda client: requests.read_file(client, "/x", 3), (Kind.STDOUT, 1, b"four")),
+        (execute, (Kind.STDERR, 1, b"")),
+        (execute, (Kind.DONE, 1, b"")),
+        (execute, (Kind.EXIT, 1, EXIT[1:])),
+        (execute, (Kind.EXIT, 1, EXIT.replace(b"\0\0\0\0\0", b"\0\0\0\0\x09", 1))),
+        (execute, (Kind.FAIL, 1, b"\0\0")),
+        (execute, (Kind.FAIL, 1, bytes(4) + frames.string("your options are wrong"))),
+        (execute, (Kind.CREDIT, 1, b"\0\0\0\1")),
+        (execute, (Kind.CREDIT, 1, bytes(4))),
+        (execute, (Kind.STDOUT, 2, b"of no request")),
+        (execute, (Kind.CREDIT, 0, b"\0\0\0\1")),
+        (execute, (Kind.WELCOME, 0, WELCOME[9:])),
+    ],
+)
+async def test_what_a_request_does_not_allow_is_an_error_of_the_connection(
+    agent: Agent,
+    request_of: Callable[[AgentClient], Coroutine[object, object, object]],
+    said: tuple[Kind, int, bytes],
+) -> None:
+    asked = asyncio.create_task(request_of(agent.client))
+    await anyio.wait_all_tasks_blocked()
+    await agent.say(said)
+    with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="protocol error"):
+        await asked
+
+
+async def test_an_answer_that_breaks_the_protocol_ends_its_sandbox_alone(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = FrameDecoder.feed
+
+    def changed(self: FrameDecoder, *pieces: bytes) -> object:
+        for frame in decode(self, *pieces):
+            yield Frame(Kind.DONE, frame.stream, b"") if frame.kind == Kind.DONE else frame
+
+    monkeypatch.setattr(FrameDecoder, "feed", changed)
+    with pytest.raises(SandboxTerminatedError, match="protocol error") as raised:
+        await box.provider.stat(box.id, "/")
+    assert not isinstance(raised.value, ConfigurationError)
+    assert not raised.value.by_command
+
+
+async def test_data_above_the_window_ends_the_connection(agent: Agent) -> None:
+    stream = agent.client.open(Kind.EXEC, b"")
+    await agent.say((Kind.STDOUT, stream.number, WINDOW))
+    await anyio.wait_all_tasks_blocked()
+    assert agent.client.ended is None
+    await agent.say((Kind.STDERR, stream.number, b"x"))
+    with anyio.fail_after(30):
+        while agent.client.ended is None:
+            await anyio.sleep(0.01)
+    assert agent.client.ended.startswith("protocol error: more data")
+
+
+async def test_credit_allows_as_much_again(agent: Agent) -> None:
+    """Twice the window passes, because the owner reads it."""
+    size = 0
+
+    async def count(_: object, data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+
+    asked = asyncio.create_task(requests.execute(agent.client, Command(("true",)), count))
+    await anyio.wait_all_tasks_blocked()
+    for _ in range(2):
+        for _ in range(len(WINDOW) // 65536):
+            await agent.say((Kind.STDOUT, 1, bytes(65536)))
+        await anyio.wait_all_tasks_blocked()
+    await agent.say((Kind.EXIT, 1, EXIT))
+    with anyio.fail_after(30):
+        await asked
+    assert size == 2 * len(WINDOW)
+
+
+async def test_small_frames_that_nobody_reads_are_joined_in_order(agent: Agent) -> None:
+    stream = agent.client.open(Kind.EXEC, b"")
+    text = [b"%d\n" % number for number in range(20_000)]
+    for at in range(0, len(text), 5_000):
+        await agent.say(*((Kind.STDOUT, stream.number, each) for each in text[at : at + 5_000]))
+        await anyio.wait_all_tasks_blocked()
+    assert len(stream._frames) < 5_000
+    await agent.say((Kind.EXIT, stream.number, EXIT))
+    found = b""
+    with anyio.fail_after(30):
+        while (frame := await stream.receive()).kind != Kind.EXIT:
+            found += frame.payload
+    assert found == b"".join(text)
+
+
+async def test_a_flood_leaves_the_loop_to_others(agent: Agent) -> None:
+    """Acknowledgements that say nothing new are no error, but other tasks run between them."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(others())
+    flood = 20_000
+    await agent.stream.send(RECORD.pack(ACK, 0, 0) * flood)
+    asked = asyncio.create_task(execute(agent.client))
+    await anyio.sleep(0)
+    await agent.say((Kind.EXIT, 1, EXIT))
+    with anyio.fail_after(30):
+        await asked
+    beside.cancel()
+    assert turns > flood // link._RECORDS_IN_A_ROW
+
+
+async def test_an_agent_that_answers_and_closes_is_given_up_after_the_grace() -> None:
+    """An answer alone is no sign of life: what is received is, and the pause between attempts grows."""
+    ours, theirs = (UnixStream(each) for each in socket.socketpair())
+    attempts: list[float] = []
+
+    async def reopen() -> UnixStream:
+        attempts.append(time.monotonic())
+        next_ours, next_theirs = (UnixStream(each) for each in socket.socketpair())
+        await next_theirs.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, RESUMED, 0))
+        await next_theirs.aclose()
+        return next_ours
+
+    session = Link(ours, grace=1.5, reopen=reopen)
+    session.open()
+    await theirs.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0))
+    await theirs.send(RECORD.pack(DATA, 0, 1) + b"x")
+    assert await session.receive() == [b"x"]
+    await theirs.aclose()
+    with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):
+        await session.receive()
+    await session.aclose()
+    assert 2 <= len(attempts) <= 8
+
+
+async def test_a_record_of_no_data_ends_the_session(agent: Agent) -> None:
+    await agent.stream.send(RECORD.pack(DATA, agent.sent, 0))
+    with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="no data"):
+        await execute(agent.client)
