@@ -9,7 +9,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Self, Unpack
+from typing import NoReturn, Self, Unpack
 
 import anyio
 
@@ -130,6 +130,12 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.id} provider={self.provider_name}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: its sandboxes belong to this process. Make a Session in each "
+            "process, or hand over a sandbox's id and use from_id() there"
+        )
 
     @property
     def provider_name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 from sandboxkit.integrations.rewards._notation import read, source
-from sandboxkit.integrations.rewards._task import checked, comparison_of
+from sandboxkit.integrations.rewards._task import checked, comparison_of, no_function
 from sandboxkit.integrations.rewards._tests import parsed
 from sandboxkit.integrations.rewards._values import Comparison, Wire
 
@@ -73,9 +73,7 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
         case {"expected": expected}:
             name = task.get("entry_point")
             if not isinstance(name, str) or not name.isidentifier():
-                raise ConfigurationError(
-                    f"the task's entry_point={name!r} is not the name of a function"
-                )
+                raise no_function(name)
             args = [source(read(each)) for each in case.get("args") or ()]
             kwargs = (case.get("kwargs") or {}).items()
             args += [f"{key}={source(read(value))}" for key, value in kwargs]

@@ -14,6 +14,8 @@ _MOST_FENCES = 1000
 _TAGS = re.compile(r"<(/?)answer>", re.IGNORECASE)
 # Possessive quantifiers prevent backtracking.
 _FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)(.*+)", re.MULTILINE)
+# What a model ends its turn with, if the sampler leaves it in the text.
+_END_TOKENS = re.compile(r"(?:\s|<[|\uff5c][^<>\s]{1,40}+>|</s>|<eos>|<end_of_turn>)++")
 
 
 class _Fence(NamedTuple):
@@ -112,9 +114,14 @@ def _clean(code: str) -> str | None:
 def _fences(text: str) -> list[_Fence]:
     """Return the lines that may open or close a block, at most one more than `_MOST_FENCES`."""
     return [
-        _Fence(each.start(), each.end() + 1, len(each[1]), each[2], each[3].strip(" \t"))
+        _Fence(each.start(), each.end() + 1, len(each[1]), each[2], _info(each[3]))
         for each in islice(_FENCE.finditer(text), _MOST_FENCES + 1)
     ]
+
+
+def _info(rest: str) -> str:
+    """Return what follows the marks of a fence, "" if that is the end of the model's turn."""
+    return "" if _END_TOKENS.fullmatch(rest) else rest.strip(" \t")
 
 
 def _blocks(text: str, fences: Sequence[_Fence]) -> Iterator[_CodeBlock]:

@@ -47,9 +47,15 @@ def read(value: Any) -> Any:
     return value
 
 
+_DECIMAL_BITS = 10_000
+"""The size of the largest number that is written with decimal digits, of which Python reads 4,300."""
+
+
 def source(value: Any) -> str:
     """Return Python source for plain data. Raises ConfigurationError for any other value."""
     kind = type(value)
+    if kind is int and value.bit_length() > _DECIMAL_BITS:
+        return hex(value)
     if value is None or kind in (bool, int, str, bytes):
         return repr(value)
     if kind is float:
@@ -68,5 +74,5 @@ def source(value: Any) -> str:
     if kind is Decimal:
         return f'__import__("decimal").Decimal("{value}")'
     if kind is Fraction:
-        return f'__import__("fractions").Fraction({value.numerator}, {value.denominator})'
+        return f'__import__("fractions").Fraction({source(value.numerator)}, {source(value.denominator)})'
     raise ConfigurationError(f"argument {str(value)[:80]} is not plain data")

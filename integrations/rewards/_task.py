@@ -1,5 +1,6 @@
 """Checks of a task's keys and of its cases, before anything is graded."""
 
+import ast
 import difflib
 import functools
 import math
@@ -7,6 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._rows import plain
+from sandboxkit.integrations.rewards._parse import parse
 from sandboxkit.integrations.rewards._task_keys import (
     CASE_KEYS,
     CASE_WORDS,
@@ -29,13 +32,14 @@ Task = Mapping[str, Any]
 
 
 def checked(task: Task, reads: Reads = HOST_COMPARE, *, ignore: Collection[str] = ()) -> Task:
-    """Return the task without columns that are None and without those in `ignore`.
+    """Return the task without columns that are None, those in `ignore` and lines that test nothing.
 
-    Data sets fill columns that a row does not use with None. `reads` names the grader for error
+    Data sets fill columns that a row does not use with None, and a `test_list` with blank lines and comments,
+    which everything passes. Arrays of NumPy become lists. `reads` names the grader for error
     texts, and the keys that it would ignore. Other columns pass unchecked. Raises ConfigurationError
     for an invalid task, and for a column that looks like a misspelt key or another grader's setting.
     """
-    given = {name: value for name, value in task.items() if name not in ignore}
+    given = {name: plain(value) for name, value in task.items() if name not in ignore}
     known = {key.name: key for key in TASK_KEYS}
     for name, value in given.items():
         if name not in known and _is_set(value):
@@ -47,7 +51,35 @@ def checked(task: Task, reads: Reads = HOST_COMPARE, *, ignore: Collection[str] 
             _check_company(key, own, "the task", reads)
     for number, case in enumerate(own.get("cases", ()), 1):
         check_case(case, f"case {number}")
+    if lines := own.get("test_list"):
+        own["test_list"] = [line for line in lines if _tests_something(line)]
+        if not own["test_list"]:
+            raise ConfigurationError(
+                f"the task's test_list={shown(lines)} tests nothing: give lines such as 'assert f(1) == 2'"
+            )
     return own
+
+
+def _tests_something(line: str) -> bool:
+    """Return whether source is more than comments, constants and `pass`; what does not parse is."""
+    try:
+        body = parse(line.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+    return not all(
+        isinstance(node, ast.Pass)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in body
+    )
+
+
+def no_function(entry: object) -> ConfigurationError:
+    """Return the error for an `entry_point` that is no function's name, as LeetCode's `Solution().f`."""
+    call = f"{entry}(...)" if isinstance(entry, str) and entry else "f(...)"
+    return ConfigurationError(
+        f"the task's entry_point={entry!r} is not a function's name: give one, or a test_list with lines such "
+        f"as 'assert {call} == ...'"
+    )
 
 
 def check_case(case: Any, where: str = "a case") -> None:

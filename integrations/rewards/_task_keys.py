@@ -104,7 +104,7 @@ OTHER_WORDS = {
     "stdout": "cases, each with its own stdout",
     "args": "cases, each with its own args",
     "test_case": "cases",
-    "test_cases": "cases",
+    "test_cases": "cases, or test_list for lines such as 'assert f(1) == 2'",
     "testcases": "cases",
     "tolerance": "rel_tol or abs_tol",
     "rel_tolerance": "rel_tol",

@@ -12,6 +12,7 @@ from sandboxkit import ConfigurationError
 from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards._names import bound, classes_of, of_submission, undefined
 from sandboxkit.integrations.rewards._parse import parse
+from sandboxkit.integrations.rewards._task import no_function
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
         found += [dataclasses.replace(checked, sources=tuple(lines))] if lines else []
     if "test" in task:
         if not isinstance(entry, str) or not entry.isidentifier():
-            raise ConfigurationError(f"the task's entry_point={entry!r} is not a function's name")
+            raise no_function(entry)
         context = f"{_context(task.get('prompt'), entry)}\n{whole.setup}"
         if "check" not in {getattr(node, "name", "") for node in parsed(str(task["test"])).body}:
             raise ConfigurationError("the task's test does not define check(candidate)")

@@ -17,6 +17,9 @@ from sandboxkit.integrations._tools import truncate_middle
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
+_MOST_ARGUMENT = 100 << 10
+"""The longest program in bytes that is passed as an argument; Linux takes 128 KiB."""
+_FILE = "/workspace/program"
 
 
 class SandboxTools:
@@ -65,7 +68,7 @@ class SandboxTools:
         Args:
             code: The program. No state is kept between calls.
         """
-        return self._run(["python3", "-c", code])
+        return self._run("python3", code)
 
     def bash(self, command: str) -> str:
         """
@@ -74,7 +77,7 @@ class SandboxTools:
         Args:
             command: The command. No state is kept between calls.
         """
-        return self._run(["bash", "-c", command])
+        return self._run("bash", command)
 
     def close(self) -> None:
         """Close the session and stop its sandboxes."""
@@ -86,18 +89,23 @@ class SandboxTools:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _run(self, argv: list[str]) -> str:
+    def _run(self, program: str, code: str) -> str:
+        data = code.encode(errors="surrogatepass")
+        argv, files = [program, "-c", code], {}
+        if len(data) >= _MOST_ARGUMENT or "\0" in code or data != code.encode(errors="replace"):
+            argv, files = [program, _FILE], {_FILE: data}  # no argument can hold it
+
         def again(error: Exception, failures: int) -> bool:
             return isinstance(error, SandboxError) and error.retryable and failures <= _RETRIES
 
         return truncate_middle(
-            Operation(retry(lambda: self._once(argv), again)).result(), self._limit
+            Operation(retry(lambda: self._once(argv, files), again)).result(), self._limit
         )
 
-    async def _once(self, argv: list[str]) -> str:
+    async def _once(self, argv: list[str], files: dict[str, bytes]) -> str:
         try:
             async with asyncio.timeout(self._timeout + self._start_timeout):
-                result = await self.session.run(argv, timeout=self._timeout)
+                result = await self.session.run(argv, timeout=self._timeout, files=files)
             note = f"\n[exit status {result.returncode}]" if result.returncode else ""
         except CommandTimeoutError as error:
             result, note = error.result, f"\n[killed: it ran longer than {self._timeout:g} seconds]"

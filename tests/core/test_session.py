@@ -1,7 +1,9 @@
 """Sessions and sandboxes: caps, closing, reaching others' sandboxes, and what is kept of those that are gone."""
 
 import asyncio
+import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -156,3 +158,10 @@ def test_a_session_forgets_sandboxes_that_were_stopped() -> None:
         del sandbox
         # The loop's thread lets go of what has ended.
         until(lambda: gc.collect() >= 0 and gone() is None, "it is collected", 60)
+
+
+def test_a_session_that_is_copied_says_what_to_do_instead() -> None:
+    with Session(FakeProvider()) as session:
+        for copied in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match="Make a Session in each process"):
+                copied(session)

@@ -23,6 +23,7 @@ CLI, TESTING, PROVIDERS, INTEGRATIONS, EXAMPLES = (
 SHARED_TOOLS = (
     "_extras",
     "_lines",
+    "_rows",
     "_option_fields",
     "_outages",
     "_retries",

@@ -51,6 +51,20 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
         assert [each["tools/failure_frequency"] for each in steps] == [0.0] * 5
 
 
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("print('\ud800')", "SyntaxError"),
+        ("print('a\0b')", "SyntaxError"),
+        ("#" + "x" * 300_000 + "\nprint(6 * 7)", "42"),
+    ],
+    ids=["half a surrogate", "a NUL", "300,000 characters"],
+)
+def test_code_that_no_argument_can_hold_gets_an_answer(code: str, answer: str) -> None:
+    with SandboxTools(provider="local") as tools:
+        assert answer in tools.python(code)
+
+
 def test_each_call_has_a_sandbox_of_its_own_and_none_is_left() -> None:
     with SandboxTools(provider="local") as tools:
         assert tools.bash("touch /workspace/left; ls /workspace") == "left\n"

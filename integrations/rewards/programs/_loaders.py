@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._rows import plain
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Row = Mapping[str, Any]  # Any: a row of a data set
@@ -27,6 +28,7 @@ def load_live_code_bench(row: Row) -> Task:
     without running pickled code. Raises ConfigurationError for cases that cannot be decoded, and for a
     row whose cases call a function, because `HostCompare` grades those.
     """
+    row = plain(row)
     cases = [
         *_listed(row, "public_test_cases"),
         *(_listed(row, "private_test_cases") if row.get("private_test_cases") else ()),
@@ -77,6 +79,7 @@ def load_code_contests(row: Row) -> Task:
     which needs your own testlib.h: `dataclasses.replace(task["checker"], files={"testlib.h": text})`.
     Without a checker, output is compared word by word. Raises ConfigurationError for a row without cases.
     """
+    row = plain(row)
     pairs: list[tuple[str, str]] = []
     for name in ("public_tests", "private_tests", "generated_tests", "test_cases"):
         value = row.get(name)
@@ -103,6 +106,7 @@ def load_taco(row: Row) -> Task:
     Raises ConfigurationError for cases that cannot be read, and for a row with `fn_name`, because
     `HostCompare` grades those.
     """
+    row = plain(row)
     value = row.get("input_output")
     try:
         both = json.loads(value) if isinstance(value, str) else value

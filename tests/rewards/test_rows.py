@@ -1,0 +1,69 @@
+"""Rows as data sets have them: lines that test nothing, NumPy's arrays, large numbers, methods of a class."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.rewards import HostCompare, PassRate, grading_session
+from sandboxkit.integrations.rewards.programs import (
+    load_code_contests,
+    load_live_code_bench,
+    load_taco,
+)
+
+pytestmark = pytest.mark.anyio
+ONE = "assert f(1) == 2"
+RIGHT, WRONG = "def f(n): return n + 1", "def f(n): return n"
+HUGE = 10**5000
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Session]:
+    with grading_session("local") as session:
+        yield session
+
+
+@pytest.mark.parametrize("lines", [[""], ["# none", "  "], ["pass", '"""text"""', "..."]])
+def test_a_list_of_tests_that_tests_nothing_is_refused(lines: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="tests nothing"):
+        HostCompare().validate({"test_list": lines})
+
+
+@pytest.mark.parametrize("grader", [HostCompare(), HostCompare(partial=True), PassRate()])
+async def test_lines_that_test_nothing_change_no_score(
+    grader: HostCompare | PassRate, local: Session
+) -> None:
+    task = {"test_list": [ONE, "", "# a comment", "   ", "pass"]}
+    assert (await grader.grade(local, RIGHT, task)).score == 1.0
+    assert (await grader.grade(local, WRONG, task)).score == 0.0
+
+
+async def test_numbers_of_thousands_of_digits_are_arguments_and_results(local: Session) -> None:
+    task = {"entry_point": "f", "cases": [{"args": [HUGE], "expected": HUGE + 1}]}
+    assert (await HostCompare().grade(local, RIGHT, task)).score == 1.0
+    assert (await HostCompare().grade(local, WRONG, task)).score == 0.0
+
+
+@pytest.mark.parametrize("task", [{"test": "def check(candidate): pass"}, {"cases": []}])
+def test_a_method_as_the_entry_point_is_refused_with_what_to_write(task: dict[str, Any]) -> None:
+    task |= {"entry_point": "Solution().f"}
+    task["cases"] = [{"args": [1], "expected": 2}] if "cases" in task else None
+    with pytest.raises(ConfigurationError, match=r"assert Solution\(\).f\(...\) == ..."):
+        HostCompare().validate(task)
+
+
+def test_columns_of_numpy_are_lists() -> None:
+    pairs = [("1\n", "2\n"), ("3\n", "4\n")]
+    columns = {"input": np.array(["1\n", "3\n"]), "output": np.array(["2\n", "4\n"])}
+    cases = [{"input": a, "output": b} for a, b in pairs]
+    both = {"inputs": columns["input"], "outputs": columns["output"]}
+    for task in (
+        load_code_contests({"public_tests": columns}),
+        load_live_code_bench({"public_test_cases": np.array(cases)}),
+        load_taco({"input_output": both}),
+    ):
+        assert [(case["stdin"], case["stdout"]) for case in task["cases"]] == pairs
+    HostCompare().validate({"test_list": np.array([ONE])})
