@@ -132,10 +132,7 @@ class Session:
         return f"<Session {self.id} provider={self.provider_name}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} cannot be pickled or copied: its sandboxes belong to this process. Make a Session in each "
-            "process, or hand over a sandbox's id and use from_id() there"
-        )
+        raise TypeError(f"{self!r} cannot be pickled or copied. Make a Session in each process")
 
     @property
     def provider_name(self) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from math import inf
 from typing import Self
@@ -21,7 +20,6 @@ from sandboxkit.providers._agent.failures import (
 )
 from sandboxkit.providers._agent.frames import (
     Fields,
-    Frame,
     FrameDecoder,
     Kind,
     Windows,
@@ -30,13 +28,19 @@ from sandboxkit.providers._agent.heartbeat import STARVED_AFTER, Heartbeat
 from sandboxkit.providers._agent.kept import KeptContents
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
+from sandboxkit.providers._agent.stream import (
+    FINAL,
+    OF_CALL,
+    OF_COMMAND,
+    OF_CONNECTION,
+    AgentStream,
+)
 
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
 _LONG_KILL_PATIENCE = 30.0
 """Seconds in which a responsive agent, or one behind a network, must kill a command's process tree. The
 tree may have many processes; a kill that takes longer counts as a failure."""
-_LOOK = 1.0
 _BEGIN_PATIENCE = 60.0
 """Seconds in which a newly started agent must send WELCOME."""
 
@@ -51,198 +55,6 @@ _TURNS_IN_A_ROW = 4
 
 _FRAMES_IN_A_ROW = 64
 """How many frames of one connection are handled before other tasks run."""
-_MOST_FRAMES = 4096
-"""How many frames of a request wait one by one; more are joined, because each takes more memory than its bytes."""
-
-_DATA = frozenset({Kind.STDOUT, Kind.STDERR})
-_FINAL = frozenset({Kind.EXIT, Kind.DONE, Kind.FAIL})
-_OF_COMMAND = _DATA | {Kind.CREDIT, Kind.EXIT, Kind.FAIL}
-_OF_CALL = frozenset({Kind.STDOUT, Kind.CREDIT, Kind.DONE, Kind.FAIL})
-_OF_CONNECTION = _OF_CALL | {Kind.OPENED, Kind.EOF}
-
-
-class AgentStream:
-    """One request in progress: its received frames and its flow control in both directions."""
-
-    def __init__(
-        self,
-        client: "AgentClient",
-        number: int,
-        expected: Collection[Kind] = _OF_COMMAND,
-        most: float = inf,
-    ) -> None:
-        """`expected` are the types of frames with which the agent may answer, OPENED and EOF once each.
-
-        `most` is the largest answer in bytes, the payload of the last frame apart.
-        """
-        self.number = number
-        self.finished = False
-        self.abandoned = False
-        self.silent = False
-        """Whether the request failed because the agent fell silent; the request must then be killed."""
-        self._client = client
-        self._expected = set(expected)
-        self._frames: deque[Frame] = deque()
-        self._arrived = asyncio.Event()
-        self._room = client.windows.to_agent
-        """How many more bytes may be sent."""
-        self._more_room = asyncio.Event()
-        self._consumed = 0
-        self._allowed = client.windows.from_agent
-        """How many more bytes the agent may send before it is granted credit."""
-        self._left = most
-        """How many more bytes it may send at all."""
-
-    def deliver(self, frame: Frame) -> None:
-        """Queue a received frame or apply its credit; called by the connection only.
-
-        Raises ProtocolError for what the agent may not send.
-        """
-        kind = frame.kind
-        if kind not in self._expected:
-            raise ProtocolError(f"a frame {kind.name} in answer to a request that has none")
-        if kind == Kind.CREDIT:
-            credit = Fields(frame.payload).u32()
-            self._room += credit
-            if not credit or self._room > self._client.windows.to_agent:
-                raise ProtocolError("credit for data that was not sent")
-            self._more_room.set()
-            return
-        if kind in _DATA:
-            size = len(frame.payload)
-            self._allowed -= size
-            self._left -= size
-            if not size or self._allowed < 0 or self._left < 0:
-                raise ProtocolError("more data than the request or its window allows, or none")
-        elif kind in _FINAL:
-            self.finished = True
-            self._more_room.set()
-        else:
-            self._expected.discard(kind)
-        if self.abandoned and not self.finished:
-            return
-        self._frames.append(frame)
-        if len(self._frames) > _MOST_FRAMES:
-            self._join()
-        self._arrived.set()
-
-    def _join(self) -> None:
-        """Join the waiting data of each type: the order of a type counts, between two it does not."""
-        payloads: dict[Kind, list[bytes]] = {}
-        for frame in self._frames:
-            payloads.setdefault(frame.kind, []).append(frame.payload)
-        self._frames = deque(
-            Frame(kind, self.number, b"".join(parts)) for kind, parts in payloads.items()
-        )
-
-    def connection_ended(self) -> None:
-        """Wake all waiters, whose calls then raise; called by the connection only."""
-        self._arrived.set()
-        self._more_room.set()
-
-    def fall_silent(self) -> None:
-        """Fail the request with SilentError; called by the connection only."""
-        self.silent = True
-        self._arrived.set()
-        self._more_room.set()
-
-    def _check(self) -> None:
-        if self._client.ended is not None:
-            raise ConnectionEndedError(self._client.ended)
-        if self.silent:
-            raise SilentError
-
-    async def receive(self) -> Frame:
-        """Wait for the next frame. Raises ConnectionEndedError, SilentError, or CallError for FAIL."""
-        while not self._frames:
-            self._check()
-            self._arrived.clear()
-            await self._arrived.wait()
-        frame = self._frames.popleft()
-        if frame.kind == Kind.FAIL:
-            fields = Fields(frame.payload)
-            raise CallError(fields.u32(), fields.text(), fields.text() if fields else None)
-        return frame
-
-    def queued(self, most: int) -> list[bytes]:
-        """Remove the next STDOUT frames from the queue, and return their payloads, at most `most` bytes."""
-        payloads: list[bytes] = []
-        queue = self._frames
-        while queue and queue[0].kind == Kind.STDOUT and len(queue[0].payload) <= most:
-            payloads.append(queue.popleft().payload)
-            most -= len(payloads[-1])
-        return payloads
-
-    async def consumed(self, size: int) -> None:
-        """Grant the agent credit for `size` bytes that the receiver has processed."""
-        self._consumed += size
-        if self._consumed >= self._client.windows.from_agent // 2 and not self.finished:
-            credit = self._consumed.to_bytes(4, "big")
-            self._allowed += self._consumed
-            self._consumed = 0
-            await self.control(Kind.CREDIT, credit)
-
-    async def send(self, data: bytes) -> None:
-        """Send data, and wait for the agent's credit if needed. Data is dropped once the request has ended.
-
-        Raises ConnectionEndedError and SilentError.
-        """
-        view = memoryview(data)
-        while view and not self.finished:
-            while self._room == 0:
-                if self.finished:
-                    return
-                self._check()
-                self._more_room.clear()
-                await self._more_room.wait()
-            size = min(len(view), self._room, frames.CHUNK_BYTES)
-            self._room -= size
-            frame = frames.encode(Kind.DATA, self.number, view[:size])
-            await self._client.send_data(frame, self.number)
-            view = view[size:]
-
-    def whole(self, data: bytes) -> bytes:
-        """Return the frames of all data of a new request, at most `MOST_ALONG` bytes, and of its end."""
-        self._room -= len(data)
-        content = frames.encode(Kind.DATA, self.number, data) if data else b""
-        return content + frames.encode(Kind.EOF, self.number)
-
-    async def finish(self) -> None:
-        """Send EOF: no more data follows."""
-        await self._client.send_data(frames.encode(Kind.EOF, self.number), self.number)
-
-    async def control(self, kind: Kind, payload: bytes = b"") -> None:
-        """Send a control frame, which needs no credit and overtakes data. Raises ConnectionEndedError."""
-        if self._client.ended is not None:
-            raise ConnectionEndedError(self._client.ended)
-        self._client.post(frames.encode(kind, self.number, payload), self.number)
-
-    async def abandon(self) -> None:
-        """Kill the request and wait until it has ended; a command's whole process tree is then dead.
-
-        Raises SilentError if the agent does not confirm the end in time. For a request that failed
-        through silence, the kill is only queued for when the agent recovers.
-        """
-        if self.finished or self._client.ended is not None:
-            return
-        self.abandoned = True
-        self._frames.clear()
-        self._client.post(frames.encode(Kind.KILL, self.number), self.number)
-        if self.silent:
-            return
-        with anyio.CancelScope(shield=True):
-            waited = 0.0
-            while waited < self._client.kill_patience():
-                self._client.ping_soon()
-                waited += _LOOK
-                with anyio.move_on_after(_LOOK):
-                    while not self.finished and self._client.ended is None:
-                        if self.silent:
-                            raise SilentError
-                        self._arrived.clear()
-                        await self._arrived.wait()
-                    return
-            raise SilentError(f"it could not be killed within {waited:g} s")
 
 
 class AgentClient:
@@ -436,8 +248,8 @@ class AgentClient:
             raise ValueError(
                 f"a request of {len(payload)} bytes; {frames.MAX_PAYLOAD} is the limit"
             )
-        of_call = _OF_CONNECTION if connection else _OF_CALL
-        stream = self._begun(_OF_COMMAND if kind == Kind.EXEC else of_call, most)
+        of_call = OF_CONNECTION if connection else OF_CALL
+        stream = self._begun(OF_COMMAND if kind == Kind.EXEC else of_call, most)
         sent = frames.encode(kind, stream.number, payload)
         if kind == Kind.EXEC:
             self._outgoing.starts(stream.number)
@@ -447,7 +259,7 @@ class AgentClient:
         self._pulse.watch()
         return stream
 
-    def _begun(self, expected: Collection[Kind] = _OF_COMMAND, most: float = inf) -> AgentStream:
+    def _begun(self, expected: Collection[Kind] = OF_COMMAND, most: float = inf) -> AgentStream:
         number = self._next_number
         while number in self._streams:
             number = number % 0xFFFFFFFF + 1
@@ -530,7 +342,7 @@ class AgentClient:
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
                         stream.deliver(frame)
-                        if frame.kind in _FINAL:
+                        if frame.kind in FINAL:
                             del self._streams[frame.stream]
                             if self._outgoing.started(frame.stream):
                                 self._pending.set()

@@ -1,6 +1,7 @@
 """How a request to an agent fails."""
 
-from sandboxkit.providers._agent.heartbeat import SILENT_AFTER
+SILENT_AFTER = 7.0
+"""Seconds without any data from the agent after which its requests fail."""
 
 
 class ConnectionEndedError(Exception):

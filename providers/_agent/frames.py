@@ -171,9 +171,10 @@ class FrameDecoder:
                     self._part += part
                     if self._missing:
                         break
-                    part, self._part = self._part, bytearray()
+                payload = bytes(self._part or part)
+                self._part.clear()
                 self._begun = None
-                yield Frame(*begun, bytes(part))
+                yield Frame(*begun, payload)
 
     def _begin(self) -> tuple[Kind, int]:
         size, code, stream = _HEADER.unpack(self._header)

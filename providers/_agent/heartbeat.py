@@ -5,15 +5,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sandboxkit.providers._agent.link import Link
+from sandboxkit.providers._agent.failures import SILENT_AFTER as SILENT_AFTER
+from sandboxkit.providers._agent.link import Link
 
 _TICK = 1.0
 _PING_AFTER = 2.0
-SILENT_AFTER = 7.0
-"""Seconds without any data from the agent after which its requests fail."""
 _REPLACED = 2
 """How many silent connections in a row are replaced before the requests on them fail."""
 STARVED_AFTER = 120.0
@@ -35,7 +32,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        link: "Link",
+        link: Link,
         waits: Callable[[], bool],
         wake: Callable[[], None],
         silent: Callable[[], None],

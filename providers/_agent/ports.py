@@ -13,10 +13,11 @@ from anyio.abc import ByteStream
 
 from sandboxkit.errors import PortError, PortLimitError, SandboxError
 from sandboxkit.provider import PortListener
-from sandboxkit.providers._agent.client import AgentClient, AgentStream
+from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.files import FilesProvider
 from sandboxkit.providers._agent.frames import Fields, Kind
+from sandboxkit.providers._agent.stream import AgentStream
 
 _CONNECT, _LISTEN, _ACCEPT = 14, 15, 16
 _LINGER_SECONDS = 2.0

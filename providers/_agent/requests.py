@@ -19,11 +19,12 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
-from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient, AgentStream
+from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
 from sandboxkit.providers._agent.exec_frame import exec_payload
 from sandboxkit.providers._agent.failures import CallError, ProtocolError
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
+from sandboxkit.providers._agent.stream import AgentStream
 from sandboxkit.types import (
     Command,
     CommandInput,

@@ -18,7 +18,7 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.client import AgentClient, AgentStream
+from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.exec_frame import exec_payload
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, FIRST_STREAM, Kind, Windows, encode
@@ -26,6 +26,7 @@ from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of
 from sandboxkit.providers._agent.link import BROKEN, Greeting
 from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.providers._agent.stream import AgentStream
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import is_ambiguous, public
 from sandboxkit.types import Command, Exit, SandboxSpec

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
-from sandboxkit.providers._agent import client, heartbeat, requests
+from sandboxkit.providers._agent import client, heartbeat, requests, stream
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.heartbeat import is_held_up
 from tests.agent.conftest import PROGRAMS, Box, Run, at_start
@@ -154,7 +154,7 @@ async def test_a_process_blocked_in_the_kernel_is_distinguished_from_an_idle_one
 async def test_a_kill_waits_for_a_delayed_agent(
     box: Box, monkeypatch: pytest.MonkeyPatch, held_up: bool
 ) -> None:
-    monkeypatch.setattr(client, "_LOOK", 0.25)
+    monkeypatch.setattr(stream, "_LOOK", 0.25)
     monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
     monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
     pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 from sandboxkit.errors import AgentTooOldError, ConfigurationError
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers._agent.client import AgentClient
-from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError
+from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, ProtocolError
 from sandboxkit.providers._agent.frames import (
     PROTOCOL_VERSION,
     Fields,
     Frame,
     FrameDecoder,
     Kind,
-    ProtocolError,
 )
 from sandboxkit.providers._agent.link import (
     DATA,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, ProtocolError
+from sandboxkit.providers._agent.failures import ProtocolError
+from sandboxkit.providers._agent.frames import PROTOCOL_VERSION
 from sandboxkit.providers._agent.link import (
     ACK,
     DATA,

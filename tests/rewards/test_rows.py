@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.rewards import HostCompare, PassRate, grading_session
+from sandboxkit.integrations.rewards import HostCompare, PassRate
 from sandboxkit.integrations.rewards.programs import (
     load_code_contests,
     load_live_code_bench,
@@ -22,7 +22,7 @@ HUGE = 10**5000
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Session]:
-    with grading_session("local") as session:
+    with Session("local") as session:
         yield session
 
 
