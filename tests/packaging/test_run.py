@@ -1,5 +1,6 @@
 """A run of the groups says what ran; only a few failed tests run again, alone, and are printed as flaky."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,15 @@ def test_the_groups_have_every_test_file() -> None:
             and not any(map(file.is_relative_to, group.left_out))
             for group in GROUPS.values()
         ), file
+
+
+def test_few_tests_are_left_to_the_night() -> None:
+    tests = [
+        [ast.unparse(each) for each in node.decorator_list]
+        for path in tracked("tests/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    ]
+    nightly = [marks for marks in tests if "pytest.mark.nightly" in marks]
+    assert 0 < len(nightly) <= 0.05 * len(tests)
