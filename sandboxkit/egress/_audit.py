@@ -48,11 +48,12 @@ class AuditLog:
     """Appends records to a file, or passes them to the user's function."""
 
     def __init__(self, to: "str | os.PathLike[str] | Callable[[EgressRecord], object] | None"):
-        """Open the file, if `to` is a path. Raises OSError."""
+        """Open the file, if `to` is a path. Raises OSError, also for a named pipe that nobody reads."""
         self._call = to if callable(to) else None
         self._file: int | None = None
         if isinstance(to, str | os.PathLike):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            # Nothing waits for a pipe's reader: the event loop serves every sandbox of this process.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             self._file = os.open(to, flags, 0o600)
 
     def add(self, record: EgressRecord) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sandboxkit.egress import _names
 from sandboxkit.egress._refused import EgressRefusedError
 
+_NO_WORD = re.compile(r"[^a-z0-9]")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _REQUEST = re.compile(r"([A-Z]{1,20}) ([!-~]+) (HTTP/1\.[01])", re.ASCII)
 _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?", re.ASCII)
@@ -140,12 +141,18 @@ def chunk_size(line: bytes) -> int:
     return int(line, 16)
 
 
+def plain_name(header: str) -> str:
+    """Return a header's name as CGI and WSGI servers read it: lower case, and `-` for what is no letter or digit."""
+    return _NO_WORD.sub("-", header.lower())
+
+
 def forwarded(
     head: RequestHead, to: HttpTarget, host: str, length: int | None, added: Headers
 ) -> bytes:
     """Return the head to send to the server: the path of `to`, the Host header `host`, and `added` headers.
 
-    Its framing is written anew for a body of `length` bytes, or in chunks if `length` is None.
+    A header whose name some servers take for one of the proxy's is dropped, such as `Content_Length`. The framing is
+    written anew for a body of `length` bytes, or in chunks if `length` is None.
     """
     named = {
         each.strip().lower() for value in head.values("connection") for each in value.split(",")
@@ -153,7 +160,7 @@ def forwarded(
     dropped = HOP_BY_HOP | named | {name.lower() for name, _ in added}
     dropped |= {"host", "content-length", "transfer-encoding"}
     headers: Headers = [("Host", host)]
-    headers += [(name, value) for name, value in head.headers if name.lower() not in dropped]
+    headers += [(name, value) for name, value in head.headers if plain_name(name) not in dropped]
     headers += added
     if length is None:
         headers.append(("Transfer-Encoding", "chunked"))

@@ -177,13 +177,15 @@ class _Phase:
     ) -> None:
         """Send a request to the host of a credential, and add the credential's headers."""
         (host, port), target = credential.target, own.target
-        path = target.path.partition("?")[0]
+        path, _, query = target.path.partition("?")
         if head.method not in credential.methods or target.port != 80:
             raise EgressRefusedError(
                 403, f"{head.method} to port {target.port} of {target.name} is not allowed"
             )
         if not _paths.is_plain(path) or not credential.allows_path(path):
             raise EgressRefusedError(403, f"the path {path[:200]!r} is not allowed")
+        if name := _paths.override(head, query):
+            raise EgressRefusedError(403, f"{name[:60]} names another method or path")
         length = _http.body_length(head)
         named = host if port == 443 else f"{host}:{port}"
         data = _http.forwarded(head, target, named, length, list(credential.headers.items()))

@@ -18,6 +18,8 @@ _NOT_PUBLIC = tuple(
     ipaddress.ip_network(text)
     for text in (
         "100.64.0.0/10",  # carrier-grade NAT
+        "168.63.129.16/32",  # Azure's agent of the machine
+        "192.0.0.0/24",  # protocol assignments
         "192.88.99.0/24",  # 6to4 relays
         "::/96",  # IPv4-compatible
         "::ffff:0:0/96",  # IPv4-mapped
@@ -25,6 +27,9 @@ _NOT_PUBLIC = tuple(
         "64:ff9b:1::/48",  # NAT64 of a local network
         "2001::/23",  # Teredo and other protocol assignments
         "2002::/16",  # 6to4
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing
+        "100::/63",  # discarded
         "fec0::/10",  # site-local
     )
 )
@@ -35,6 +40,17 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     if any(address in network for network in _NOT_PUBLIC):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+def is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address is one of this machine's own: a connection to it would not leave the machine."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))  # sends nothing
+        except OSError:
+            return False  # it cannot be reached either
+        return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
 
 
 class Resolver:
@@ -51,7 +67,8 @@ class Resolver:
         found = [egress.hosts[name]] if name in egress.hosts else await self._lookup(name, port)
         for text in found:
             address = ipaddress.ip_address(text)
-            if not (is_public(address) or egress.allows_private(address)):
+            public = is_public(address) and not is_own(address)
+            if not (public or egress.allows_private(address)):
                 raise EgressRefusedError(
                     403,
                     f"{name} has the address {text}, which is not public and not in private=",

@@ -1,6 +1,8 @@
 """Egress as its users have it: requests that are allowed, phases, limits, and what a killed owner leaves."""
 
+import ipaddress
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
+from sandboxkit.egress._resolve import is_own
 from sandboxkit.provider import Provider
 from tests.core.test_ports import WithoutPorts
 from tests.egress.conftest import (
@@ -190,13 +193,20 @@ def test_the_log_is_a_file_of_json(world: World, tmp_path: Path) -> None:
     assert refused["reason"] == "no rule allows other.test:80"
 
 
-def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
-    rules = Egress(allow=["web.test"], log=tmp_path / "missing" / "log")
+@pytest.mark.parametrize("name", ["missing/log", "a pipe that nobody reads"])
+def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "a pipe that nobody reads")
+    rules = Egress(allow=["web.test"], log=tmp_path / name)
     with Session("local", network=rules) as session:
         sandbox = session.sandbox()
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(OSError, match="No such"):
             sandbox.start().result(DEADLINE)
         assert sandbox.id is None
+
+
+@pytest.mark.parametrize(("address", "own"), [("127.0.0.1", True), ("93.184.215.14", False)])
+def test_this_machines_own_addresses_are_known(address: str, own: bool) -> None:
+    assert is_own(ipaddress.ip_address(address)) is own
 
 
 def test_a_provider_without_ports_refuses_egress_before_the_start() -> None:
