@@ -230,8 +230,8 @@ class PortsProvider(FilesProvider):
         try:
             return await _opened(client, operation, port)
         except CallError as error:
-            if error.errno == errno.ENOSYS:
-                raise
+            if error.errno in (errno.ENOSYS, errno.EHOSTDOWN):
+                raise  # the agent is too old, or the sandbox is paused
             kind = PortLimitError if error.errno == errno.EMFILE else PortError
             raise kind(f"sandbox {sandbox_id!r}: {error}", errno=error.errno) from error
 

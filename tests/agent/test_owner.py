@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
+from sandboxkit.errors import ConfigurationError, SandboxPausedError, SandboxTerminatedError
 from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
@@ -222,3 +222,10 @@ async def test_a_record_of_no_data_ends_the_session(agent: Agent) -> None:
     await agent.stream.send(RECORD.pack(DATA, agent.sent, 0))
     with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="no data"):
         await execute(agent.client)
+
+
+async def test_a_paused_sandbox_says_so_to_a_connection(box: Box) -> None:
+    await requests.pause(await box.provider._client(box.id), True)
+    for refused in (box.provider.connect, box.provider.listen):
+        with pytest.raises(SandboxPausedError, match="resume"):
+            await refused(box.id, 8000)
