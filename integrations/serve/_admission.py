@@ -3,6 +3,7 @@
 import time
 from collections import Counter, deque
 
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._tokens import Token
 
 _RECENT = 64
@@ -32,9 +33,14 @@ class Admission:
     def enter(self, client: Token, units: int) -> None:
         """Admit `units` of work. Raises BusyError if that would exceed the capacity or the client's quota.
 
-        A request that is larger than such a limit is admitted while nothing else counts against it,
-        because it would never fit otherwise.
+        A request that is larger than the capacity is admitted while nothing else is, because it would never fit
+        otherwise. Raises ConfigurationError for one that is larger than the client's quota.
         """
+        if client.quota is not None and units > client.quota:
+            raise ConfigurationError(
+                f"the request has {units} submissions, more than the quota of {client.name!r}, {client.quota}: "
+                "send fewer at a time"
+            )
         self._check("the service", self.admitted, units, self.capacity)
         if client.quota is not None:
             self._check(f"the quota of {client.name!r}", self._of[client.name], units, client.quota)

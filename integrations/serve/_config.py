@@ -14,7 +14,7 @@ from sandboxkit.provider import Provider
 class ServiceConfig:
     """The backend, grader, clients and limits of a replica.
 
-    Raises ConfigurationError for a limit below 1, and for two tokens with the same name.
+    Raises ConfigurationError for a limit below 1, and for two tokens with one name or one secret.
     """
 
     provider: str | Provider | None = None
@@ -57,3 +57,9 @@ class ServiceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"two tokens are named {name!r}; give each its own name")
+        owners: dict[str, str] = {}
+        for token in self.tokens:
+            if (other := owners.setdefault(token.secret, token.name)) != token.name:
+                raise ConfigurationError(
+                    f"tokens {other!r} and {token.name!r} have one secret; give each its own"
+                )

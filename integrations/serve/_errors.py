@@ -1,8 +1,10 @@
 """Converts errors to responses: a status, and JSON from which a client can raise the same error."""
 
+import json
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from sandboxkit import (
@@ -23,6 +25,14 @@ RETRY_AFTER = 5
 
 def add_errors(app: FastAPI) -> None:
     """Register handlers that convert every sandboxkit error to a response."""
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        # Without the values: JSON can write neither NaN nor half a surrogate pair.
+        found = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+        return Response(
+            json.dumps({"detail": found}, ensure_ascii=True), 422, media_type="application/json"
+        )
 
     @app.exception_handler(BusyError)
     async def busy(_: Request, error: BusyError) -> Response:
@@ -45,10 +55,15 @@ def error_response(error: BusyError | SandboxError) -> Response:
 
 def error_json(error: BusyError | SandboxError) -> dict[str, Any]:  # Any: JSON
     """Return an error as JSON: its text, its class, and why a sandbox ended."""
-    fields: dict[str, Any] = {"detail": str(error), "error": type(error).__name__}
+    fields: dict[str, Any] = {"detail": encodable(str(error)), "error": type(error).__name__}
     if isinstance(error, SandboxTerminatedError):
         fields |= {"out_of_memory": error.out_of_memory, "by_command": error.by_command}
     return fields
+
+
+def encodable(text: str) -> str:
+    """Return text that UTF-8 can encode: halves of surrogate pairs are written out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _status(error: BusyError | SandboxError) -> int:

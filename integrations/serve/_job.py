@@ -13,7 +13,7 @@ from sandboxkit import ConfigurationError
 T = TypeVar("T")
 
 _MOST = 256
-"""Maximum number of jobs that are kept for requests with the same key."""
+"""Maximum number of ended jobs of a client that are kept for requests with the same key."""
 _SECONDS = 600.0
 """Seconds after its start during which a job serves further requests with its key."""
 
@@ -67,6 +67,11 @@ class Job(Generic[T]):
                 self._task.cancel()
                 await asyncio.wait([self._task])
 
+    @property
+    def runs(self) -> bool:
+        """Whether the work goes on."""
+        return not self._task.done()
+
     def may_answer(self, final: Callable[[list[T]], bool]) -> bool:
         """Return whether another request may follow: the work runs, or `final` accepts its results."""
         if self._abandoned or not self._task.done():
@@ -80,7 +85,7 @@ class Jobs(Generic[T]):
     def __init__(self, final: Callable[[list[T]], bool]) -> None:
         """`final` returns whether a job's results may be sent again; if not, the work is repeated."""
         self._final = final
-        self._kept: OrderedDict[tuple[str, str], tuple[str, float, Job[T]]] = OrderedDict()
+        self._kept: dict[str, OrderedDict[str, tuple[str, float, Job[T]]]] = {}
 
     def get(self, client: str, key: str, request: str, begin: Callable[[], Job[T]]) -> Job[T]:
         """Return the job that has this key if it may be followed, else start one with `begin`.
@@ -88,7 +93,8 @@ class Jobs(Generic[T]):
         Raises ConfigurationError if the client used the key with another request.
         """
         digest = hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
-        entry = self._kept.get((client, key))
+        kept = self._kept.setdefault(client, OrderedDict())
+        entry = kept.get(key)
         if entry is not None:
             known, made, job = entry
             if known != digest:
@@ -98,10 +104,10 @@ class Jobs(Generic[T]):
             if time.monotonic() < made + _SECONDS and job.may_answer(self._final):
                 return job
         job = begin()
-        while self._kept and next(iter(self._kept.values()))[1] < time.monotonic() - _SECONDS:
-            self._kept.popitem(last=False)
-        self._kept[client, key] = (digest, time.monotonic(), job)
-        self._kept.move_to_end((client, key))
-        while len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
+        kept[key] = (digest, time.monotonic(), job)
+        kept.move_to_end(key)
+        ended = [name for name, (_, _, other) in kept.items() if not other.runs]
+        late = time.monotonic() - _SECONDS
+        for name in ended[:-_MOST] + [name for name in ended[-_MOST:] if kept[name][1] < late]:
+            del kept[name]
         return job

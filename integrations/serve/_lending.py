@@ -28,9 +28,10 @@ _SILENCE = 60.0
 """Seconds without data after which a client counts as disconnected. Clients send a ping every 15 s."""
 _BROKEN = (
     *(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError),
-    *(SandboxError, WebSocketDisconnect, TimeoutError, RuntimeError),
+    *(SandboxError, WebSocketDisconnect, TimeoutError, RuntimeError, KeyError),
 )
-"""Exceptions of a connection that has ended. Starlette raises RuntimeError for a closed WebSocket."""
+"""Exceptions of a connection that has ended. Starlette raises RuntimeError for a closed WebSocket,
+and KeyError for a message of text, which no client of ours sends."""
 
 
 def lending(replica: Replica) -> APIRouter:

@@ -4,10 +4,11 @@ import base64
 import binascii
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sandboxkit import ProcessResult
 from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.serve._errors import encodable
 
 
 def _decoded(value: object) -> object:
@@ -24,7 +25,30 @@ Base64 = Annotated[bytes, BeforeValidator(_decoded)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _refuse_halves(value: object, name: str = "") -> None:
+    """Raise ValueError for text that UTF-8 cannot encode, at any depth; `name` is its place."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            _refuse_halves(str(key), f"{name}.{encodable(str(key))}")
+            _refuse_halves(each, f"{name}.{encodable(str(key))}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            _refuse_halves(each, f"{name}.{number}")
+    elif isinstance(value, str) and encodable(value) != value:
+        raise ValueError(f"{name.lstrip('.')} has half of a surrogate pair")
+
+
+class _Encodable(BaseModel):
+    """A request whose text goes into a sandbox as UTF-8."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check(cls, data: Any) -> Any:  # Any: JSON
+        _refuse_halves(data)
+        return data
 
 
 class GradeRequest(_Strict):
@@ -59,7 +83,7 @@ class GradeLine(BaseModel):
             reward=verdict.reward,
             outcome=verdict.outcome,
             attributable_to=verdict.attributable_to,
-            detail=verdict.detail,
+            detail=encodable(verdict.detail),
             trust=verdict.trust,
         )
 
@@ -72,7 +96,7 @@ class ScoreRequest(_Strict):
     label: dict[str, Any] | str = Field(description="The task, or its JSON.")
 
 
-class RunRequest(_Strict):
+class RunRequest(_Strict, _Encodable):
     """A program to run once, in a clean sandbox without a network."""
 
     code: str
@@ -127,8 +151,10 @@ class RunResult(BaseModel):
         )
 
 
-class FusionRequest(BaseModel):
+class FusionRequest(_Encodable):
     """The body of SandboxFusion's `/run_code`."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     code: str
     language: str
@@ -140,7 +166,7 @@ class FusionRequest(BaseModel):
     fetch_files: list[str] = Field(default_factory=list)
 
 
-class SandboxRequest(_Strict):
+class SandboxRequest(_Strict, _Encodable):
     """The options of a new sandbox, as far as the service's operator allows them."""
 
     image: str | None = None
@@ -178,10 +204,10 @@ class SandboxRequest(_Strict):
 class RenewRequest(_Strict):
     """A new lifetime of a sandbox."""
 
-    lifetime: float = Field(gt=0, allow_inf_nan=False, description="Seconds from now.")
+    lifetime: float = Field(gt=0, description="Seconds from now.")
 
 
-class ExecRequest(_Strict):
+class ExecRequest(_Strict, _Encodable):
     """A command for a sandbox."""
 
     argv: list[str] = Field(min_length=1)

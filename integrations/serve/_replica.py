@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import functools
+import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,9 @@ from sandboxkit.integrations.serve._tokens import Token
 
 T = TypeVar("T")
 
+_READY_SECONDS = 5.0
+"""How long an answer of `/readyz` holds: nobody needs a token to ask, and each look starts processes."""
+
 Ran = RunResult | str
 """A program's result, or the reason why there is none."""
 
@@ -41,6 +45,8 @@ class Replica:
         self.metrics = ServiceMetrics()
         self._config = config
         self._admission = Admission(config.queue)
+        self._looking: asyncio.Task[str] | None = None
+        self._looked = 0.0
         self._grades = Jobs[GradeLine](lambda lines: all(each.reward is not None for each in lines))
         self._runs = Jobs[Ran](lambda results: not any(isinstance(each, str) for each in results))
 
@@ -66,7 +72,13 @@ class Replica:
         await self._session.close()
 
     async def not_ready(self) -> str:
-        """Return the reason why no sandbox can be started, or "" if one can."""
+        """Return the reason why no sandbox can be started, or "" if one can; it is at most 5 s old."""
+        now = time.monotonic()
+        if self._looking is None or (self._looking.done() and now > self._looked + _READY_SECONDS):
+            self._looking, self._looked = asyncio.create_task(self._look()), now
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> str:
         try:
             found = await self._session.diagnose()
         except SandboxError as error:

@@ -199,10 +199,14 @@ class ClientSandboxes:
 
     async def _info(self, client: Token, sandbox_id: str) -> SandboxInfo:
         """Describe a client's sandbox. Raises SandboxNotFoundError, also for another client's."""
-        info = await Operation(self._session.provider.get(sandbox_id))
-        if info.tags.get(CLIENT) != client.name:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", sandbox_id=sandbox_id)
-        return info
+        try:
+            info = await Operation(self._session.provider.get(sandbox_id))
+            if info.tags.get(CLIENT) == client.name:
+                return info
+        except SandboxNotFoundError:
+            pass  # one text for both: a client learns nothing of another's
+        text = f"no sandbox {sandbox_id!r}; it may have ended"
+        raise SandboxNotFoundError(text, sandbox_id=sandbox_id)
 
     async def describe(self, client: Token, sandbox_id: str) -> dict[str, Any]:
         """Describe a client's sandbox. Raises SandboxNotFoundError."""

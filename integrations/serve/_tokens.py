@@ -1,12 +1,14 @@
 """Bearer tokens, which identify clients and hold their quotas."""
 
 import hmac
+import logging
 import string
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandboxkit import ConfigurationError
 
+_log = logging.getLogger("sandboxkit")
 _SHORTEST = 16
 _LETTERS = frozenset(string.ascii_letters + string.digits + "-_.")
 
@@ -40,9 +42,11 @@ ANYONE = Token("anyone", "0" * _SHORTEST)
 def read_tokens(path: Path) -> tuple[Token, ...]:
     """Read tokens from a file with lines `NAME SECRET [QUOTA]`, in which `#` begins a comment.
 
-    Raises ConfigurationError for an invalid line and for a file without tokens; the message never
+    A file that other users may read is warned about. Raises ConfigurationError for an invalid line and for a file without tokens; the message never
     contains a secret.
     """
+    if path.stat().st_mode & 0o077:
+        _log.warning("warning: other users of this machine may read %s: chmod 600 it", path)
     tokens = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].split()
