@@ -8,6 +8,7 @@ import uvicorn
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._app import create_app
 from sandboxkit.integrations.serve._config import ServiceConfig
+from sandboxkit.integrations.serve._connections import TimedConnection, raise_file_limit
 from sandboxkit.integrations.serve._gate import is_loopback
 
 _KEEP_ALIVE = 75
@@ -28,12 +29,14 @@ def serve(
         raise ConfigurationError(
             f"host={host!r} can be reached from other machines: give tokens, or use 127.0.0.1"
         )
+    TimedConnection.most_waiting = min(TimedConnection.most_waiting, raise_file_limit() // 4)
     # At SIGTERM uvicorn drains, and then raises the signal again for the handler that was set before.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(
         create_app(config),
         host=host,
         port=port,
+        http=TimedConnection,
         ws="wsproto",
         access_log=False,  # the metrics record requests
         timeout_graceful_shutdown=int(config.drain),

@@ -14,6 +14,7 @@ import pytest
 import uvicorn
 
 from sandboxkit.integrations.serve import ServiceConfig, create_app
+from sandboxkit.integrations.serve._connections import TimedConnection
 
 Serve = Callable[..., str]
 
@@ -25,6 +26,7 @@ def replica(**config: Any) -> Iterator[str]:
         uvicorn.Config(
             create_app(ServiceConfig(**config)),
             port=0,
+            http=TimedConnection,
             log_level="warning",
             timeout_graceful_shutdown=5,
         )

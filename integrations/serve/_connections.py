@@ -1,0 +1,79 @@
+"""Connections that send no whole request: how long they may take, and how many there may be."""
+
+import asyncio
+import resource
+from typing import ClassVar
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_HEAD_SECONDS = 20.0
+"""How long a client may take for the head of a request, as with Apache; nobody knows yet who it is."""
+_BODY_SECONDS = 60.0
+"""How long a client may take for the next piece of a body."""
+_MOST_FILES = 65_536
+
+
+class TimedConnection(H11Protocol):
+    """HTTP as uvicorn reads it, with time limits for the head and the body of a request.
+
+    When too many connections have sent no whole head, the one that has waited longest is closed.
+    """
+
+    most_waiting: ClassVar[int] = 512
+    _waiting: ClassVar[dict["TimedConnection", None]] = {}
+    """The connections without a whole head, the oldest first."""
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Begin to wait for the first head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a piece, and wait for the next one if the request is not whole."""
+        if self._reads_head() and self._timer is None:
+            self._wait_for_head()
+        super().data_received(data)
+        if self.transport.get_protocol() is not self or not self._reads_head():
+            self._stop_waiting()
+            if self.cycle is not None and self.cycle.more_body:
+                self._wait(_BODY_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _reads_head(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait_for_head(self) -> None:
+        self._wait(_HEAD_SECONDS)
+        self._waiting[self] = None
+        if len(self._waiting) > self.most_waiting:
+            next(iter(self._waiting))._give_up()
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        self._waiting.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._stop_waiting()
+        if not self._reads_head() and self.flow.read_paused:
+            self._wait(_BODY_SECONDS)  # it is this side that does not read
+        else:
+            self.transport.close()
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may, at most 65,536; return how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(soft, most)

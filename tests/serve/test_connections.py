@@ -1,0 +1,82 @@
+"""Connections that send no whole request end, and keep nobody else out."""
+
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from sandboxkit.integrations.serve import _connections
+from sandboxkit.integrations.serve._connections import TimedConnection
+from sandboxkit.testing import FakeProvider
+from tests.serve.conftest import replica
+
+HEAD = b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+BODY = b'{"code": "print(6 * 7)"}'
+WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with replica(provider=FakeProvider()) as url:
+        yield url
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connections, "_HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(_connections, "_BODY_SECONDS", 0.5)
+
+
+def connected(url: str, sent: bytes = b"") -> socket.socket:
+    parts = urlsplit(url)
+    connection = socket.create_connection((parts.hostname, parts.port), 60)
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET",
+        HEAD,
+        WHOLE,
+        WHOLE + BODY[:5],
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + HEAD,
+    ],
+    ids=["nothing", "a word", "half a head", "no body", "half a body", "half of a second head"],
+)
+def test_a_request_that_does_not_end_ends_its_connection(
+    url: str, times: None, sent: bytes
+) -> None:
+    with connected(url, sent) as connection:
+        while connection.recv(65536):
+            pass
+
+
+def test_a_request_that_comes_in_pieces_is_answered(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_connections, "_BODY_SECONDS", 2.0)
+    with connected(url, WHOLE) as connection:
+        for at in range(len(BODY)):
+            connection.sendall(BODY[at : at + 1])
+            time.sleep(0.1)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 ")
+
+
+def test_the_connection_that_waited_longest_makes_room(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TimedConnection, "most_waiting", 2)
+    held = [connected(url, b"GET")]
+    with httpx.Client() as client:
+        assert client.get(f"{url}/healthz").status_code == 200
+        held += [connected(url, b"GET") for _ in range(2)]
+        assert held[0].recv(1) == b""
+        assert client.get(f"{url}/healthz").status_code == 200, "what has served stays open"
+    for each in held:
+        each.close()
