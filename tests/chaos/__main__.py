@@ -26,13 +26,6 @@ SETTINGS = {
         places="Docker",
         through="DOCKER_HOST=" + os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"),
     ),
-    # In the cluster and namespace of KUBECONFIG and of the provider's variables.
-    "kubernetes": Setting(
-        "kubernetes",
-        places="Kubernetes",
-        through="SANDBOXKIT_CHAOS_API=tcp://10.97.0.1:443",
-        alone=30.0,
-    ),
 }
 _AT_A_TIME = 2
 _DEADLINE = 300.0

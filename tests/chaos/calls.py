@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ _BUSY = 8.0
 _HANG = 60.0
 """For what is over its deadline to end at all."""
 _EXAMPLES = 3
+_TALLYING = threading.Lock()
 _DIRECTIONS: tuple[Direction, ...] = ("request", "answer", "both")
 _BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), HttpAnswer(500, b"{}"), Stall())
 _AFTER = (Drop(), Drop("reset"), Drop("stall"), Half(12), Half(200), Half(5000), Stall("answer"))
@@ -136,6 +138,10 @@ class Tally:
     """Calls that were over their deadline, the grace of two seconds, and what a busy machine takes."""
     longest: float = 0.0
     """The most seconds that a call took beyond its own timeout."""
+    last: float = field(default_factory=time.monotonic)
+    """The time at which the last call returned."""
+    pause: float = 0.0
+    """The most seconds in which no call returned."""
     faults: Counter[str] = field(default_factory=Counter)
     """What the proxies did, as `FaultProxy.faults` says."""
     wrong: list[str] = field(default_factory=list)
@@ -175,26 +181,18 @@ def calling(
     seed: int,
     workers: int = 8,
     deadline: float = SECONDS,
-    returned: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Make calls on sandboxes from `make` in threads beside the block, one after the other while there are
-    `more`, and wait for the last ones at its end. `returned` is called after each."""
-    lock = threading.Lock()
-    with tempfile.TemporaryDirectory() as folder:
-        callers = [
-            _Caller(session, make, tally, lock, random.Random(f"{seed}:{n}"), Path(folder, str(n)))
-            for n in range(workers)
-        ]
-        for caller in callers:
-            caller.deadline, caller.returned = deadline, returned
-        threads = [threading.Thread(target=caller.run, args=(more,)) for caller in callers]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            for thread in threads:
-                thread.join()
+    `more`, and wait for the last ones at its end."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as threads:
+        running = []
+        for n in range(workers):
+            chance, own = random.Random(f"{seed}:{n}"), Path(folder, str(n))
+            caller = _Caller(session, make, tally, chance, own, deadline)
+            running.append(threads.submit(caller.run, more))
+        yield
+        for each in running:
+            each.result()
 
 
 @dataclass
@@ -204,12 +202,10 @@ class _Caller:
     session: Session
     make: Callable[[Session], Operation[Sandbox]]
     tally: Tally
-    lock: threading.Lock
     chance: random.Random
     folder: Path
+    deadline: float
     box: Sandbox | None = None
-    deadline: float = SECONDS
-    returned: Callable[[], None] = lambda: None
 
     def run(self, more: Callable[[], bool]) -> None:
         """Call while there are more."""
@@ -248,9 +244,10 @@ class _Caller:
             text = "".join(traceback.format_exception(error))
             operation.cancel()
         took = time.monotonic() - started
-        self.returned()
-        with self.lock:
+        with _TALLYING:
             tally = self.tally
+            now = time.monotonic()
+            tally.pause, tally.last = max(tally.pause, now - tally.last), now
             tally.calls[name] += 1
             tally.outcomes[outcome] += 1
             tally.longest = max(tally.longest, took - timeout)

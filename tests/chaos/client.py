@@ -21,12 +21,14 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from sandboxkit import Operation, Process, Sandbox, SandboxError, Session, wait
+from sandboxkit.providers.docker import _direct
 from tests.chaos import _census
 from tests.chaos._census import Pace, census, growth, waiting
 from tests.chaos.calls import fill, menu
-from tests.chaos.distant import no_way_past_the_server
+from tests.chaos.distant import no_way
 
 FORK_NAME = "chaos-fork"
 """What a forked child calls itself, so that it is not taken for something left behind."""
@@ -209,7 +211,8 @@ def main() -> int:
     """Read the command line, and work."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     provider, tag, seed, seconds, folder, *options = sys.argv[1:]
-    with no_way_past_the_server(provider if "distant" in options else ""):
+    connect = no_way if "distant" in options else _direct.connect
+    with mock.patch.object(_direct, "connect", connect):
         return work(provider, tag, int(seed), float(seconds), Path(folder), *options)
 
 

@@ -4,11 +4,8 @@ What still runs begins with "live": it has to end by itself after a client's dea
 ended may wait for `sandboxkit cleanup`, or for the next client.
 """
 
-import json
-import os
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 from sandboxkit import Session
@@ -67,29 +64,6 @@ class Docker(Places):
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         return {f"{'live ' if ' Up' in line else ''}container {line}" for line in lines}
-
-
-class Kubernetes(Places):
-    """Pods, in whatever state; not those that were deleted and of which nothing runs any more."""
-
-    def left(self) -> set[str]:
-        return set(self._pods())
-
-    def _pods(self) -> Iterator[str]:
-        from tests.kubernetes.cluster import view
-
-        cluster = view(Path(os.environ["KUBECONFIG"]))
-        namespace = os.environ["SANDBOXKIT_KUBERNETES_NAMESPACE"]
-        for pod in cluster.pods(namespace, "sandboxkit.dev/sandbox=1"):
-            metadata, status = pod["metadata"], pod["status"]
-            if json.loads(metadata["annotations"]["sandboxkit.dev/tags"])["chaos"] != self.tag:
-                continue
-            states = [each["state"] for each in status.get("containerStatuses", ())]
-            over = status.get("phase") in ("Succeeded", "Failed") or (
-                states != [] and all("terminated" in state for state in states)
-            )
-            if not (over and "deletionTimestamp" in metadata):
-                yield f"{'' if over else 'live '}pod {metadata['name']} {status.get('phase')}"
 
 
 class Haunted(Places):

@@ -1,7 +1,7 @@
 """A soak: one session for minutes, whose calls go on under fault after fault.
 
-After each fault has healed the session has to be as fast as before; when nothing returns for twenty
-seconds, a watchdog says where everything stands.
+After each fault has healed the session has to be as fast as before, and a call has to return at least every
+twenty seconds.
 """
 
 import functools
@@ -23,7 +23,6 @@ from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.local import LocalProvider
 from tests.chaos._census import Pace
-from tests.chaos._watchdog import Watchdog
 from tests.chaos.calls import SECONDS, TAG, Tally, calling, rows_of
 from tests.chaos.distant import no_way
 from tests.chaos.targets import left
@@ -35,6 +34,8 @@ ROOM = 8
 """Sandboxes at a time: what is broken must give its room back, or the session stands still."""
 _LONGEST = 8.0
 _BETWEEN = 3.0
+_PAUSE = 20.0
+"""The most seconds in which no call may return."""
 
 
 @dataclass(slots=True)
@@ -48,16 +49,12 @@ class Soaked:
     """For each kind of fault, how many seconds after each of them the session was as fast again."""
     slow: list[str] = field(default_factory=list)
     """Faults after which it was not."""
-    stalls: list[str] = field(default_factory=list)
-    """What the watchdog wrote."""
-    longest_pause: float = 0.0
-    """The most seconds in which no call returned."""
     seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
         """Whether something did not go on as it has to."""
-        return bool(self.tally.failed or self.slow or self.stalls)
+        return bool(self.tally.failed or self.slow or self.tally.pause > _PAUSE)
 
     def table(self) -> str:
         """The figures, and everything that was wrong."""
@@ -65,9 +62,8 @@ class Soaked:
         for name, times in sorted(self.healed.items()):
             rows[f"back after {name}"] = f"{len(times)} times, at most {max(times):.1f} s"
         rows["not back in time"] = str(len(self.slow))
-        rows["longest pause"] = f"{self.longest_pause:.1f} s"
-        rows["stalls"] = str(len(self.stalls))
-        return "\n".join([rows_of(rows), self.tally.table(), *self.slow, *self.stalls])
+        rows["longest pause"] = f"{self.tally.pause:.1f} s"
+        return "\n".join([rows_of(rows), self.tally.table(), *self.slow])
 
 
 @dataclass
@@ -150,12 +146,10 @@ def docker() -> Iterator[Subject]:
 
 def soak(session: Session, subject: Subject, *, seconds: float, seed: int) -> Soaked:
     """Call for so many seconds, break something again and again, and see that all goes on."""
-    found, chance, over = Soaked(), random.Random(f"soak {seed}"), threading.Event()
-    ids: list[str] = []
+    chance, over = random.Random(f"soak {seed}"), threading.Event()
     pace = Pace(session)
-    found.usual = pace.usual  # with nothing beside it
+    found = Soaked(usual=pace.usual)  # with nothing beside it
     began, name = time.monotonic(), "nothing"
-    watchdog = Watchdog(found.stalls.append, pids=lambda: subject.agents(ids))
     with calling(
         session,
         lambda session: session.sandbox(command=["sh", "-c", "sleep 0.5; exit 3"]).start(),
@@ -164,32 +158,29 @@ def soak(session: Session, subject: Subject, *, seconds: float, seed: int) -> So
         seed=seed,
         workers=ROOM // 2,
         deadline=subject.deadline,
-        returned=watchdog.alive,
     ):
         try:
-            with watchdog:
-                while time.monotonic() < began + seconds:
-                    over.wait(chance.uniform(0, _BETWEEN))
-                    at = f"{time.monotonic() - began:.0f} s"
-                    try:
-                        pace.mark()
-                    except SandboxError as error:
-                        found.slow.append(f"long after {name}, {at}: {error!r}")
-                        continue
-                    name = chance.choice(sorted(subject.breaks))
-                    ids[:] = [info.id for info in session.list(TAG).result(60)]
-                    heal = subject.breaks[name]([each for each in ids if chance.random() < 0.7])
-                    try:
-                        over.wait(chance.uniform(0, _LONGEST))
-                    finally:
-                        heal()
-                    after, wrong = pace.back()
-                    found.healed.setdefault(name, []).append(after)
-                    found.slow += [f"{name}, {at}: {wrong}"] if wrong else []
+            while time.monotonic() < began + seconds:
+                over.wait(chance.uniform(0, _BETWEEN))
+                at = f"{time.monotonic() - began:.0f} s"
+                try:
+                    pace.mark()
+                except SandboxError as error:
+                    found.slow.append(f"long after {name}, {at}: {error!r}")
+                    continue
+                name = chance.choice(sorted(subject.breaks))
+                ids = [info.id for info in session.list(TAG).result(60)]
+                heal = subject.breaks[name]([each for each in ids if chance.random() < 0.7])
+                try:
+                    over.wait(chance.uniform(0, _LONGEST))
+                finally:
+                    heal()
+                after, wrong = pace.back()
+                found.healed.setdefault(name, []).append(after)
+                found.slow += [f"{name}, {at}: {wrong}"] if wrong else []
         finally:
             over.set()
     found.seconds = time.monotonic() - began
-    found.longest_pause = watchdog.longest
     return found
 
 

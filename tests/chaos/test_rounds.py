@@ -1,7 +1,5 @@
 """Short runs of `make chaos`: killed clients leave nothing, and a session is as fast as before after each fault."""
 
-import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,14 +8,12 @@ from sandboxkit import Session
 from tests.chaos import _census
 from tests.chaos.__main__ import SETTINGS, failures, rounds
 from tests.chaos._census import Pace
-from tests.chaos._watchdog import Watchdog
 from tests.chaos.round import KINDS, Setting, kind_of
 from tests.chaos.soak import run
 from tests.docker_here import require_docker
-from tests.kubernetes.here import new_namespace, require_cluster
 
 # Signals, and at Docker also its connection: the six rounds go on to the list's beginning.
-SEEDS = {"local": 0, "docker": 6, "kubernetes": 6}
+SEEDS = {"local": 0, "docker": 6}
 AT_NIGHT = pytest.param("docker", marks=pytest.mark.nightly)
 
 
@@ -28,15 +24,6 @@ def test_clients_that_end_in_any_way_leave_nothing(provider: str) -> None:
         require_docker()
     outcomes = rounds(SETTINGS[provider], 6, SEEDS[provider])
     assert failures(outcomes) == []
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(900)
-def test_nothing_is_left_in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_LEASE", "10")
-    with require_cluster().held(), new_namespace():
-        outcomes = rounds(SETTINGS["kubernetes"], 6, SEEDS["kubernetes"])
-        assert failures(outcomes) == []
 
 
 def test_what_a_client_forgets_is_found() -> None:
@@ -86,22 +73,3 @@ def test_a_session_without_room_is_seen_not_to_be_as_fast(monkeypatch: pytest.Mo
             _, wrong = pace.back()
         assert "not as fast as before" in wrong
         assert pace.back()[1] == ""
-
-
-def test_the_watchdog_says_where_everything_stands() -> None:
-    barked, output = threading.Event(), list[str]()
-
-    def bark(text: str) -> None:
-        output.append(text)
-        barked.set()
-
-    with subprocess.Popen(["sleep", "1000"]) as child:
-        try:
-            with Watchdog(bark, patience=0.2):
-                assert barked.wait(30)
-        finally:
-            child.kill()
-    (text,) = output
-    assert f"process {child.pid}: sleep 1000" in text
-    assert "wchan" in text
-    assert "test_the_watchdog_says_where_everything_stands" in text  # this thread's own stack
