@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["ATTACKS", "CHEATS", "FACTOR", "Attack", "attacker", "cheating", "honest", "hostile"]
-
 FACTOR = 3
 """An honest `work(n)` is this many times what came `through` the resource, plus one."""
 

@@ -1,18 +1,54 @@
-"""Honest and cheating submissions, graded while attackers live."""
+"""Where attackers and their neighbours run, and the verdicts on honest, cheating and hostile submissions there."""
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sandboxkit import Session
-from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
-from tests.neighbours.attack import CHEATS, FACTOR, Attack, cheating, honest
-
-__all__ = ["GRADER", "TASKS", "Graded", "grade", "grade_neighbours"]
+from sandboxkit.integrations.rewards import (
+    HostCompare,
+    Limits,
+    Outcome,
+    Verdict,
+    grading_session,
+)
+from tests.neighbours.attack import ATTACKS, FACTOR
 
 GRADER = HostCompare(Limits(timeout=8, wall=12, deadline=90))
+CONCURRENCY = 4
 _TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """A provider, the profile of the attackers' sandboxes, and the pools in which their neighbours are graded."""
+
+    name: str
+    provider: str
+    profile: Literal["standard", "strict"]
+    pools: tuple[int, ...] = (0, CONCURRENCY)
+
+    def attackers(self) -> Session:
+        """Sandboxes for attackers, each bounded as one of a submission is."""
+        return Session(
+            self.provider, profile=self.profile, network="none", memory_mb=512, tags="neighbours"
+        )
+
+    def graders(self, pool: int) -> Session:
+        """Sandboxes for the neighbours: graders' are strict, whatever the attackers' are."""
+        return grading_session(
+            GRADER, self.provider, max_concurrency=CONCURRENCY, pool=pool, tags="neighbours"
+        )
+
+
+PLACES = {
+    place.name: place
+    for place in (
+        Neighbourhood("local", "local", "strict"),
+        Neighbourhood("docker strict", "docker", "strict"),
+        Neighbourhood("docker standard", "docker", "standard", (0,)),
+    )
+}
 
 
 # Any: a task is a row of somebody's data set.
@@ -24,7 +60,7 @@ def _task(*numbers: int, judged: bool) -> Mapping[str, Any]:
     return {"entry_point": "work", "test": f"def check(candidate):\n{''.join(lines)}"}
 
 
-TASKS = (_task(7, judged=False), _task(5, 11, judged=True))
+_TASKS = (_task(7, judged=False), _task(5, 11, judged=True))
 """One whose values are compared on the host, and one that a judge runs."""
 
 
@@ -41,9 +77,12 @@ class Graded:
     @property
     def changed(self) -> bool:
         """Whether an attacker decided it."""
-        if self.verdict.outcome is Outcome.INFRA_ERROR:
-            return True
-        return self.verdict.score != self.owed
+        failed = self.verdict.outcome is Outcome.INFRA_ERROR
+        return failed or self.verdict.score != self.owed
+
+    def is_known(self, place: Neighbourhood) -> bool:
+        """Whether the attack is known to change verdicts there."""
+        return place.name in ATTACKS[self.attack].known
 
     def __str__(self) -> str:
         kind = "an honest" if self.owed else "a cheating"
@@ -57,37 +96,9 @@ async def grade(
     session: Session, attack: str, submission: str, owed: float, *, judged: bool
 ) -> Graded:
     """Grade one, and once more if the infrastructure failed, as a trainer does."""
-    task = TASKS[judged]
-    verdict = await GRADER.grade(session, submission, task)
-    masked = int(verdict.outcome is Outcome.INFRA_ERROR)
-    while verdict.outcome is Outcome.INFRA_ERROR and masked < _TRIES:
-        verdict = await GRADER.grade(session, submission, task)
+    masked = 0
+    while True:
+        verdict = await GRADER.grade(session, submission, _TASKS[judged])
         masked += verdict.outcome is Outcome.INFRA_ERROR
-    return Graded(attack, owed, verdict, masked)
-
-
-async def grade_neighbours(
-    session: Session, attacks: Sequence[Attack], honest_each: int, cheats: int
-) -> list[Graded]:
-    """Grade so many honest submissions for each attack, and so many cheating ones in all."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(
-                grade(session, attack.name, honest(attack), 1.0, judged=bool(turn % 2))
-            )
-            for place, attack in enumerate(attacks)
-            for turn in range(place, place + honest_each)
-        ]
-        tasks += [
-            group.create_task(
-                grade(
-                    session,
-                    attacks[turn % len(attacks)].name,
-                    cheating(attacks[turn % len(attacks)], CHEATS[turn % len(CHEATS)]),
-                    0.0,
-                    judged=bool(turn % 2),
-                )
-            )
-            for turn in range(cheats)
-        ]
-    return [task.result() for task in tasks]
+        if verdict.outcome is not Outcome.INFRA_ERROR or masked == _TRIES:
+            return Graded(attack, owed, verdict, masked)

@@ -1,20 +1,22 @@
-"""One run: attackers that hold what they got, and the verdicts on their neighbours meanwhile."""
+"""Runs: neighbours graded while attackers hold what they got, and many gradings, a share of them hostile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sandboxkit import Process, Sandbox, SandboxError
-from tests.neighbours.attack import Attack, attacker
-from tests.neighbours.gradings import GRADER, Graded, grade_neighbours
-from tests.neighbours.places import Neighbourhood, Victims
-
-__all__ = ["Run", "apart", "batches", "control", "run"]
+from sandboxkit.integrations.rewards import Outcome
+from tests.neighbours.attack import CHEATS, Attack, attacker, cheating, honest, hostile
+from tests.neighbours.gradings import Graded, Neighbourhood, grade
 
 _PATIENCE = 40.0
 _TOGETHER = 13
 """Attackers in one sandbox, whose processes and memory must be enough for all."""
+
+Submission = tuple[str, str, float, bool]
+"""The attack beside it, its source, the score that it is owed, and whether a judge runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,27 +24,15 @@ class Run:
     """What the attackers said, by name, and what became of their neighbours."""
 
     grips: dict[str, str]
-    graded: dict[Victims, list[Graded]]
+    graded: list[Graded]
 
     def changed(self) -> list[str]:
         """The verdicts that the attackers decided."""
-        return [
-            f"{victims}: {each}"
-            for victims, found in self.graded.items()
-            for each in found
-            if each.changed
-        ]
+        return [str(each) for each in self.graded if each.changed]
 
     def hit(self) -> set[str]:
         """The attacks whose own neighbours got another verdict than they are owed."""
-        return {each.attack for found in self.graded.values() for each in found if each.changed}
-
-
-def batches(attacks: Sequence[Attack]) -> list[list[Attack]]:
-    """Attacks that can be run at once: those that keep a processor busy are apart."""
-    quiet = [attack for attack in attacks if attack.room != "loud"]
-    loud = [attack for attack in attacks if attack.room == "loud"]
-    return [batch for batch in (quiet, loud) if batch]
+        return {each.attack for each in self.graded if each.changed}
 
 
 def _sandboxes(attacks: Sequence[Attack]) -> list[list[Attack]]:
@@ -53,73 +43,78 @@ def _sandboxes(attacks: Sequence[Attack]) -> list[list[Attack]]:
     return groups + [[attack] for attack in attacks if attack.room != "shared"]
 
 
-async def run(
-    place: Neighbourhood,
-    attacks: Sequence[Attack],
-    *,
-    honest_each: int = 1,
-    cheats: int = 2,
-    copies: int = 1,
-) -> Run:
-    """Let `copies` of each attack grab, and grade their neighbours."""
-    async with _attacked(place, attacks, copies) as grips:
-        graded: dict[Victims, list[Graded]] = {
-            victims: await _grade(place, victims, attacks, honest_each, cheats)
-            for victims in place.victims
-        }
-    return Run(grips, graded)
+async def run(place: Neighbourhood, attacks: Sequence[Attack]) -> Run:
+    """Let each attack grab, and grade their neighbours: an honest one of each, and two cheats."""
+    async with _attacked(place, attacks) as grips:
+        return Run(grips, await neighbours(place, attacks, place.pools))
 
 
-async def apart(
-    place: Neighbourhood, attacks: Sequence[Attack], honest_each: int, copies: int
-) -> dict[str, Run]:
-    """The run that tells about each attack: of a batch that changed nothing, or of it alone.
-
-    Halves of a batch that changes verdicts are run apart, down to single attacks.
-    """
-    found = await run(place, attacks, honest_each=honest_each, copies=copies)
-    if len(attacks) == 1 or not found.changed():
-        return {attack.name: found for attack in attacks}
-    # Verdicts show which attacks are likely ones: their own neighbours' work failed.
-    suspects = [each for each in attacks if each.name in found.hit()]
-    if 0 < len(suspects) <= len(attacks) // 2:
-        parts = [[each] for each in suspects]
-        parts.append([each for each in attacks if each not in suspects])
-    else:
-        middle = len(attacks) // 2
-        parts = [list(attacks[:middle]), list(attacks[middle:])]
-    runs: dict[str, Run] = {}
-    for part in parts:
-        runs |= await apart(place, part, honest_each, copies)
-    return runs
+async def neighbours(
+    place: Neighbourhood, attacks: Sequence[Attack], pools: Iterable[int]
+) -> list[Graded]:
+    """Grade an honest neighbour of each attack and two cheating ones, in each of the pools."""
+    given: list[Submission] = [
+        (attack.name, honest(attack), 1.0, bool(at % 2)) for at, attack in enumerate(attacks)
+    ]
+    for at in range(2):
+        attack = attacks[at % len(attacks)]
+        given.append((attack.name, cheating(attack, CHEATS[at % len(CHEATS)]), 0.0, bool(at % 2)))
+    return await _grade(place, given, pools)
 
 
-async def control(place: Neighbourhood, attacks: Sequence[Attack]) -> Run:
-    """Grade the same neighbours without attackers, in one of the ways."""
-    victims = place.victims[-1]
-    return Run({}, {victims: await _grade(place, victims, attacks, 1, 2)})
+async def mixed(
+    place: Neighbourhood, attacks: Sequence[Attack], gradings: int, share: float, seed: int
+) -> list[Graded]:
+    """Grade so many submissions, that share of them hostile, in each of the pools."""
+    chance = random.Random(seed)
+    number = round(gradings * share)
+    kinds = [*[True] * number, *[False] * (gradings - number)]
+    chance.shuffle(kinds)
+    given: list[Submission] = []
+    for bad in kinds:
+        attack, judged = chance.choice(attacks), bool(chance.randrange(2))
+        source = hostile(attack) if bad else honest(attack)
+        given.append((attack.name, source, 0.0 if bad else 1.0, judged))
+    return await _grade(place, given, place.pools)
+
+
+def summary(place: Neighbourhood, graded: Sequence[Graded]) -> str:
+    """Describe a mixed run, with every verdict that somebody else decided."""
+    honest_ones = [each for each in graded if each.owed]
+    masked = sum(bool(each.masked) for each in honest_ones)
+    lost = sum(each.verdict.outcome is Outcome.INFRA_ERROR for each in honest_ones)
+    changed = [each for each in graded if each.changed and not each.is_known(place)]
+    head = (
+        f"{place.name}: {len(honest_ones)} honest, of which {masked} masked once and {lost} twice;"
+        f" {len(graded) - len(honest_ones)} hostile; {len(changed)} verdicts changed"
+    )
+    return "\n".join([head, *map(str, changed)])
 
 
 async def _grade(
-    place: Neighbourhood, victims: Victims, attacks: Sequence[Attack], honest_each: int, cheats: int
+    place: Neighbourhood, given: Sequence[Submission], pools: Iterable[int]
 ) -> list[Graded]:
-    async with place.graders(GRADER, victims) as session:
-        return await grade_neighbours(session, attacks, honest_each, cheats)
+    found: list[Graded] = []
+    for pool in pools:
+        async with place.graders(pool) as session, asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(grade(session, attack, source, owed, judged=judged))
+                for attack, source, owed, judged in given
+            ]
+        found += [task.result() for task in tasks]
+    return found
 
 
 @asynccontextmanager
 async def _attacked(
-    place: Neighbourhood, attacks: Sequence[Attack], copies: int
+    place: Neighbourhood, attacks: Sequence[Attack]
 ) -> AsyncIterator[dict[str, str]]:
     async with place.attackers() as session:
-        groups = [group for _ in range(copies) for group in _sandboxes(attacks)]
         async with asyncio.TaskGroup() as tasks:
-            begun = [tasks.create_task(_begin(session.sandbox(), group)) for group in groups]
-        output: dict[str, list[str]] = {}
-        for task in begun:
-            for name, words in task.result().items():
-                output.setdefault(name, []).append(words)
-        yield {name: ", ".join(dict.fromkeys(words)) for name, words in output.items()}
+            begun = [
+                tasks.create_task(_begin(session.sandbox(), group)) for group in _sandboxes(attacks)
+            ]
+        yield {name: words for task in begun for name, words in task.result().items()}
 
 
 async def _begin(sandbox: Sandbox, attacks: Sequence[Attack]) -> dict[str, str]:

@@ -6,23 +6,14 @@ import pytest
 
 from tests.docker_here import require_docker
 from tests.neighbours.attack import ATTACKS
-from tests.neighbours.mixed import mixed
-from tests.neighbours.places import PLACES, Neighbourhood
-from tests.neighbours.runs import apart, batches, control, run
+from tests.neighbours.gradings import PLACES, Neighbourhood
+from tests.neighbours.runs import mixed, neighbours, run, summary
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
-"""The time is that of a failure, which runs each attack of a batch alone to name it."""
+"""The time is that of a failure, which runs each suspected attack alone to name it."""
 
-BATCHES = {batch[0].room == "loud": batch for batch in batches(list(ATTACKS.values()))}
-
-
-WHERE = [
-    ("local", False),
-    pytest.param("local", True, marks=pytest.mark.nightly),
-    ("docker strict", False),
-    pytest.param("docker standard", False, marks=pytest.mark.nightly),
-]
-"""Those that keep a processor busy take long on docker: `python -m tests.neighbours --table` has them."""
+ALL = list(ATTACKS.values())
+NIGHTLY = pytest.mark.nightly
 
 
 def place_named(name: str) -> Neighbourhood:
@@ -32,32 +23,38 @@ def place_named(name: str) -> Neighbourhood:
     return PLACES[name]
 
 
-def test_the_corpus_of_attacks_is_large_enough() -> None:
-    assert len(ATTACKS) >= 50
-
-
 def test_neighbours_without_attackers_get_their_verdicts() -> None:
-    found = asyncio.run(control(PLACES["local"], list(ATTACKS.values())))
-    assert not found.changed()
+    assert len(ALL) >= 50
+    graded = asyncio.run(neighbours(PLACES["local"], ALL, PLACES["local"].pools[-1:]))
+    assert not [str(each) for each in graded if each.changed]
 
 
-@pytest.mark.parametrize(("name", "loud"), WHERE)
+# Those that keep a processor busy take long on docker: `python -m tests.neighbours --table` has them.
+@pytest.mark.parametrize(
+    ("name", "loud"),
+    [
+        ("local", False),
+        pytest.param("local", True, marks=NIGHTLY),
+        ("docker strict", False),
+        pytest.param("docker standard", False, marks=NIGHTLY),
+    ],
+)
 def test_no_attacker_changes_a_verdict(name: str, loud: bool) -> None:
-    place, batch = place_named(name), BATCHES[loud]
+    place, batch = place_named(name), [each for each in ALL if (each.room == "loud") is loud]
     found = asyncio.run(run(place, batch))
     for attack, grip in found.grips.items():
         assert grip.startswith(("holding ", "refused ")), f"{attack}: {grip}"
     known = {each.name for each in batch if name in each.known}
-    if found.hit() - known:
-        runs = asyncio.run(apart(place, batch, 1, 1))
-        alone = {each: one.changed() for each, one in runs.items() if one.changed()}
+    if unknown := found.hit() - known:
+        alone = {each: asyncio.run(run(place, [ATTACKS[each]])).changed() for each in unknown}
         pytest.fail(f"together: {found.changed()}\nalone: {alone}")
     assert found.hit() == known, "strike what is `known` in attacks.toml and changes no verdict"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("local", marks=pytest.mark.nightly), "docker strict"]
-)
+@pytest.mark.parametrize("name", [pytest.param("local", marks=NIGHTLY), "docker strict"])
 def test_hostile_submissions_decide_nothing_but_their_own_grade(name: str) -> None:
-    found = asyncio.run(mixed(place_named(name), list(ATTACKS.values()), 20, 0.2, seed=0))
-    assert not found.changed, str(found)
+    place = place_named(name)
+    graded = asyncio.run(mixed(place, ALL, 20, 0.2, seed=0))
+    assert not [each for each in graded if each.changed and not each.is_known(place)], summary(
+        place, graded
+    )
