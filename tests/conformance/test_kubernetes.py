@@ -17,8 +17,7 @@ from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from tests.conformance.conftest import ON_CLUSTER
 from tests.conformance.hooks import _shut
-from tests.kubernetes.claims import new_claim
-from tests.kubernetes.here import IMAGE, new_namespace, require_cluster
+from tests.kubernetes.here import IMAGE, new_claim, new_namespace, require_cluster
 
 pytestmark = pytest.mark.timeout(300)
 

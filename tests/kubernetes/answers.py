@@ -51,15 +51,15 @@ async def answering(
         await runner.cleanup()
 
 
-def kubeconfig(folder: Path, server: str, **user: Any) -> Path:
-    """A kubeconfig of one context, with a namespace of its own."""
+def kubeconfig(folder: Path, server: str, *, namespace: str = "here", **user: Any) -> Path:
+    """A kubeconfig of one context with a namespace."""
     path = folder / "kubeconfig"
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "test",
         "contexts": [
-            {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "here"}}
+            {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
         ],
         "clusters": [{"name": "c", "cluster": {"server": server}}],
         "users": [{"name": "u", "user": user}],

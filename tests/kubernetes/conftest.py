@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from sandboxkit.providers.kubernetes import KubernetesProvider
+from tests.docker.boxes import Boxes
 from tests.kubernetes.cluster import STATE, Cluster, view
 from tests.kubernetes.here import bare_namespace, require_cluster, variables
 
@@ -57,6 +58,15 @@ def namespace(found_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
 @pytest.fixture
 def room(namespace: str) -> str:
     return namespace
+
+
+@pytest.fixture
+async def boxes(
+    cluster: Cluster, room: str, anyio_backend: str
+) -> AsyncIterator[Boxes[KubernetesProvider]]:
+    """Sandboxes and providers, which are removed in the end."""
+    async with Boxes(KubernetesProvider) as boxes:
+        yield boxes
 
 
 @pytest.fixture

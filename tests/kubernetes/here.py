@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import anyio
 import pytest
 
-from sandboxkit.provider import Provider, StreamName
-from sandboxkit.types import Command
 from tests.components import lack, reason
 from tests.kubernetes.cluster import ApiError, Cluster, find_cluster, wait_until
 
@@ -107,25 +104,34 @@ def sandboxes(cluster: Cluster, namespace: str) -> list[str]:
     ]
 
 
-class Box:
-    """One sandbox with a short way to run a command in it."""
+@contextmanager
+def new_claim(cluster: Cluster, namespace: str, folder: Path) -> Iterator[str]:
+    """A PersistentVolumeClaim that is bound to a folder of this machine, by its name; pods that use it have to
+    end before it does."""
+    name, volumes = f"test-{secrets.token_hex(5)}", "/api/v1/persistentvolumes"
+    common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    volume = {
+        **common,
+        "capacity": {"storage": "1Gi"},
+        "hostPath": {"path": str(folder), "type": "Directory"},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "claimRef": {"namespace": namespace, "name": name},
+    }
+    claim = {**common, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name}
 
-    def __init__(self, provider: Provider, sandbox_id: str) -> None:
-        self.provider, self.id = provider, sandbox_id
+    def phase() -> str | None:
+        found = cluster.request("GET", claims)["items"]
+        return next((x["status"]["phase"] for x in found if x["metadata"]["name"] == name), None)
 
-    async def run(self, *argv: str, user: str | None = None) -> tuple[int, str, str]:
-        """Its status, stdout and stderr."""
-        texts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-
-        async def output(stream: StreamName, chunk: bytes) -> None:
-            texts[stream] += chunk
-
-        with anyio.fail_after(90):
-            ended = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
-        return ended.status, texts["stdout"].decode(), texts["stderr"].decode()
-
-    async def python(self, code: str) -> str:
-        """Run Python in the sandbox and return what it printed; it must succeed."""
-        status, out, err = await self.run("python3", "-c", code)
-        assert status == 0, err
-        return out.strip()
+    cluster.request("POST", volumes, {"metadata": {"name": name}, "spec": volume})
+    cluster.request("POST", claims, {"metadata": {"name": name}, "spec": claim})
+    try:
+        wait_until(lambda: phase() == "Bound", "a bound claim")
+        yield name
+    finally:
+        try:
+            cluster.request("DELETE", f"{claims}/{name}")
+            wait_until(lambda: phase() is None, "the end of the claim's pods")
+        finally:
+            cluster.request("DELETE", f"{volumes}/{name}")

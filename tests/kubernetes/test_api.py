@@ -1,6 +1,8 @@
-"""Calls of the API server: what it refuses, its lists, and when it says nothing."""
+"""How a cluster is found and who we are there; calls of the API server, what it refuses, and its silence."""
 
 import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,89 +12,67 @@ import pytest
 from aiohttp import web
 
 from sandboxkit.errors import (
+    AuthenticationError,
     ConfigurationError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
 )
-from sandboxkit.providers.kubernetes import _api
+from sandboxkit.providers.kubernetes import _access, _api, _login
+from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
-from tests.kubernetes.answers import answering, status
+from tests.kubernetes.answers import answering, kubeconfig, status
 from tests.kubernetes.bare import connected, manifest
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import STATE, Cluster, wait_until
+from tests.kubernetes.here import PROGRAMS
 
 pytestmark = pytest.mark.anyio
 
 
-async def _list(api: Api, resource: str = "pods") -> Any:
-    return await api.call("GET", await api.path(resource), what=f"list {resource}")
+async def _list(api: Api) -> Any:
+    return await api.call("GET", await api.path("pods"), what="list pods")
 
 
 async def test_closing_leaves_no_connection_and_the_next_call_opens_another(
     cluster: Cluster,
 ) -> None:
-    api = Api()
+    api = Api(namespace="kube-system")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         async with anyio.create_task_group() as group:
             for _ in range(5):
                 group.start_soon(_list, api)
+        assert (api.server, api.namespace) == (cluster.server, "kube-system")
         assert len(os.listdir("/proc/self/fd")) > before
         await api.aclose()
         assert len(os.listdir("/proc/self/fd")) <= before
         await api.aclose()
 
 
-@pytest.mark.parametrize(
-    ("method", "resource", "body", "raised", "words"),
-    [
-        ("GET", "pods/x", None, SandboxNotFoundError, "no sandbox 'x'"),
-        ("POST", "pods", manifest("No_Name"), ConfigurationError, "Invalid value"),
-        (
-            "POST",
-            "pods",
-            manifest("pod", runtimeClassName="nosuch"),
-            ConfigurationError,
-            "RuntimeClass",
-        ),
-        (
-            "POST",
-            "pods",
-            manifest("pod", serviceAccountName="nosuch"),
-            ConfigurationError,
-            "name a service account",
-        ),
-        ("GET", "/nosuch", None, ProviderUnavailableError, "API server"),
-        (
-            "POST",
-            "configmaps",
-            {"metadata": {"name": "kube-root-ca.crt"}},
-            ProviderUnavailableError,
-            "already exists",
-        ),
-    ],
-    ids=["missing", "name", "runtime class", "account", "path", "there already"],
-)
-async def test_what_the_server_refuses_is_reported(
-    cluster: Cluster,
-    method: str,
-    resource: str,
-    body: Any,
-    raised: type[SandboxError],
-    words: str,
-) -> None:
-    async with connected(cluster, "default") as (api, _):
+_NO_CLASS = manifest("pod", runtimeClassName="nosuch")
+_NO_ACCOUNT = manifest("pod", serviceAccountName="nosuch")
+_THERE = {"metadata": {"name": "kube-root-ca.crt"}}
+# Any: JSON.
+_REFUSED: dict[str, tuple[str, Any, type[SandboxError], str]] = {
+    "missing": ("GET pods/x", None, SandboxNotFoundError, "no sandbox 'x'"),
+    "name": ("POST pods", manifest("No_Name"), ConfigurationError, "Invalid value"),
+    "runtime class": ("POST pods", _NO_CLASS, ConfigurationError, "RuntimeClass"),
+    "account": ("POST pods", _NO_ACCOUNT, ConfigurationError, "name a service account"),
+    "path": ("GET /nosuch", None, ProviderUnavailableError, "API server"),
+    "there already": ("POST configmaps", _THERE, ProviderUnavailableError, "already exists"),
+    "namespace": ("POST pods", manifest("pod"), ConfigurationError, "create the namespace"),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+async def test_what_the_server_refuses_is_reported(cluster: Cluster, name: str) -> None:
+    call, body, raised, words = _REFUSED[name]
+    method, resource = call.split()
+    async with connected(cluster, "nosuch" if name == "namespace" else "default") as (api, _):
         path = resource if resource[0] == "/" else await api.path(resource)
         with pytest.raises(raised, match=words) as caught:
             await api.call(method, path, body, what="ask", sandbox_id="x")
     assert type(caught.value) is raised
-
-
-async def test_a_namespace_that_does_not_exist_is_reported(cluster: Cluster) -> None:
-    async with connected(cluster, "nosuch") as (api, _):
-        pods, body = await api.path("pods"), manifest("pod")
-        with pytest.raises(ConfigurationError, match="create the namespace"):
-            await api.call("POST", pods, body, what="create a sandbox", sandbox_id="pod")
 
 
 async def test_a_paged_list_has_no_duplicates(
@@ -192,3 +172,169 @@ async def test_concurrent_calls_are_limited(tmp_path: Path) -> None:
         for _ in range(300):
             group.start_soon(_list, api)
     assert 8 < most <= 64
+
+
+async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not cluster.is_of_script:
+        pytest.skip("only scripts/kube.sh makes a kubeconfig with a certificate")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    open_before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        api = Api(kubeconfig=str(STATE / "kubeconfig-certificate"))
+        assert (await _list(api))["kind"] == "PodList"
+        assert api.namespace == "default"
+        await api.aclose()
+        assert not list(tmp_path.iterdir())
+    assert len(os.listdir("/proc/self/fd")) <= open_before
+
+
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"tokenFile": "token"}, "Bearer stored"),
+        ({"token": "t", "tokenFile": "token"}, "Bearer t"),
+        ({"username": "me", "password": "p"}, "Basic bWU6cA=="),
+        ({"auth-provider": {"name": "oidc", "config": {"id-token": "i"}}}, "Bearer i"),
+        ({"auth-provider": {"name": "gcp", "config": {"access-token": "a"}}}, "Bearer a"),
+    ],
+)
+async def test_a_users_credentials_become_a_header(
+    tmp_path: Path, user: dict[str, Any], header: str | None
+) -> None:
+    (tmp_path / "token").write_text("stored\n")
+    access = await read_access(str(kubeconfig(tmp_path, "http://127.0.0.1:1/", **user)), None)
+    assert (access.server, access.namespace) == ("http://127.0.0.1:1", "here")
+    assert access.headers().get("Authorization") == header
+
+
+async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first = kubeconfig(tmp_path, "http://first", tokenFile="missing")
+    second = kubeconfig(tmp_path / "other", "http://second", token="t")
+    access = await read_access(f"{first}:{tmp_path / 'nosuch'}:{second}", "test")
+    assert access.server == "http://first"
+    with pytest.raises(ConfigurationError, match=str(tmp_path / "missing")):
+        access.headers()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[1]", "current-context: other", "clusters: 3\ncurrent-context: x\ncontexts: []"],
+)
+async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
+        await Api(kubeconfig=str(path)).open()
+    assert str(path) in str(caught.value)
+
+
+async def test_a_missing_context_or_file_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, missing = str(kubeconfig(tmp_path, "https://127.0.0.1:1")), str(tmp_path / "nosuch")
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("", {"kubeconfig": path, "context": "other"}, "other"),
+        ("", {"kubeconfig": missing}, "no kubeconfig at"),
+        (missing, {}, "no kubeconfig at"),
+        ("", {}, "no cluster to use"),
+    ]
+    for variable, options, words in cases:
+        monkeypatch.setenv("KUBECONFIG", variable)
+        with pytest.raises(ConfigurationError, match=words):
+            await Api(**options).open()
+
+
+async def test_an_untrusted_certificate_is_reported(cluster: Cluster, tmp_path: Path) -> None:
+    api = Api(kubeconfig=str(kubeconfig(tmp_path, cluster.server, token=cluster.token)))
+    with pytest.raises(ConfigurationError, match="not trusted"):
+        await _list(api)
+    await api.aclose()
+
+
+async def test_in_a_pod_the_service_account_is_used(
+    cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    made = cluster.request("POST", f"{path}/serviceaccounts/default/token", body)
+    wait_until(lambda: bool(cluster.request("GET", f"{path}/configmaps")["items"]), "the authority")
+    authority = cluster.request("GET", f"{path}/configmaps/kube-root-ca.crt")["data"]["ca.crt"]
+    for name, text in (("token", "stale"), ("ca.crt", authority), ("namespace", namespace)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(_access, "_ACCOUNT", tmp_path)
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", cluster.server.removeprefix("https://"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    api = Api()
+    try:
+        with pytest.raises(AuthenticationError, match="log in"):
+            await _list(api)
+        assert api.namespace == namespace
+        # As a kubelet does, before the old one expires.
+        (tmp_path / "token").write_text(made["status"]["token"])
+        with pytest.raises(AuthenticationError, match="cannot list resource") as caught:
+            await _list(api)
+        assert f"system:serviceaccount:{namespace}:default" in str(caught.value)
+    finally:
+        await api.aclose()
+
+
+def _user(folder: Path, script: str) -> dict[str, Any]:
+    """A kubeconfig's user whose token a program says."""
+    program = folder / "login"
+    program.write_text(f"#!{sys.executable}\n{script}")
+    program.chmod(0o755)
+    version = "client.authentication.k8s.io/v1beta1"
+    return {"exec": {"apiVersion": version, "command": str(program)}}
+
+
+async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    valid = {"Bearer token-1"}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await anyio.sleep(0.05)
+        if request.headers["Authorization"] not in valid:
+            return status(401, "Unauthorized", "Unauthorized")
+        return web.json_response({"kind": "PodList"})
+
+    user = _user(tmp_path, PROGRAMS["access"]["login"].replace("RUNS", str(runs)))
+    async with answering(answer, tmp_path, **user) as (_, api):
+        await _list(api)
+        await _list(api)
+        assert runs.read_text() == "x"
+        valid = {"Bearer token-2"}
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(_list, api)
+        assert runs.read_text() == "xx"  # once for all who needed it
+        valid = set()
+        with pytest.raises(AuthenticationError):
+            await _list(api)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("import sys; sys.exit('no such account')", AuthenticationError),
+        ("print('{')", ConfigurationError),
+        ("print('{}')", ConfigurationError),
+        ("import time; time.sleep(30)", AuthenticationError),
+    ],
+)
+async def test_a_failed_login_program_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[SandboxError]
+) -> None:
+    monkeypatch.setattr(_login, "_SECONDS", 3.0)
+    path = kubeconfig(tmp_path, "https://127.0.0.1:1", **_user(tmp_path, script))
+    with pytest.raises(kind) as caught:
+        await Api(kubeconfig=str(path)).open()
+    assert ("no such account" in str(caught.value)) == ("account" in script)

@@ -1,4 +1,4 @@
-"""The kustomize base of deploy/ against the API server, and sandboxes in a namespace that has it."""
+"""The manifests of deploy/ and of the examples: the API server takes them, and what they start works."""
 
 import json
 import re
@@ -6,51 +6,70 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+import sandboxkit
+from sandboxkit import Operation, Session
 from sandboxkit.errors import CapacityError, ConfigurationError
+from sandboxkit.integrations.grpo import config
 from sandboxkit.providers.kubernetes import KubernetesProvider, _rights
 from sandboxkit.providers.kubernetes._pod import MARKER
-from sandboxkit.types import SandboxSpec
+from sandboxkit.providers.service import ServiceProvider
+from sandboxkit.testing.conformance._base import DEADLINE
+from tests.docker.boxes import Boxes
 from tests.kubernetes.cluster import SCRIPT, Cluster, kubectl, wait_until
-from tests.kubernetes.here import IMAGE, Box, sandboxes
-from tests.kubernetes.test_manifests import documents
+from tests.kubernetes.here import IMAGE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+EXAMPLES = ROOT / "examples" / "kubernetes"
+SERVICE = ROOT / "examples" / "serve" / "service.yaml"
 LEVEL = "pod-security.kubernetes.io/enforce"
-KINDS = [
-    "LimitRange",
-    "Namespace",
-    "NetworkPolicy",
-    "ResourceQuota",
-    "Role",
-    "RoleBinding",
-    "ServiceAccount",
-]
+LIMITS = ["LimitRange", "Namespace", "NetworkPolicy", "ResourceQuota"]
+KINDS = [*LIMITS, "Role", "RoleBinding", "ServiceAccount"]
+FLOW = ["FlowSchema", "PriorityLevelConfiguration"]
+OF_EXAMPLES = {
+    "role.yaml": ["ServiceAccount", "Role", "RoleBinding"],
+    "reward-job.yaml": ["Job"],
+    "grpo-job.yaml": ["ConfigMap", "PersistentVolumeClaim", "Job"],
+}
+PACKAGES = Path(aiohttp.__file__).parents[1]
 
 
-# Any: manifests are JSON.
+# Any, here and below: manifests are JSON.
+def documents(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of several JSON documents that follow one another."""
+    while text := text.lstrip():
+        document, end = json.JSONDecoder().raw_decode(text)
+        yield from document.get("items", [document])
+        text = text[end:]
+
+
+def created(file: Path, namespace: str, *options: str) -> list[dict[str, Any]]:
+    """Create an example's objects and return them; with a dry run none is kept."""
+    command = ["create", "--namespace", namespace, "--filename", str(file), "--validate=true"]
+    return list(documents(kubectl(*command, "--output", "json", *options)))
+
+
 @pytest.fixture
 def overlay(tmp_path: Path, room: str) -> Path:
-    """An overlay with a test's namespace, as a user makes one."""
-    folder = tmp_path / "overlay"
-    folder.mkdir()
-    base = folder / "base"
-    base.mkdir()
+    """The base with a test's namespace."""
     for file in DEPLOY.glob("*.yaml"):
-        (base / file.name).write_text(re.sub(r"\bsandboxes$", room, file.read_text(), flags=re.M))
-    return base
+        text = re.sub(r"\bsandboxes$", room, file.read_text(), flags=re.M)
+        (tmp_path / file.name).write_text(text)
+    return tmp_path
 
 
 def applied(folder: Path, *options: str) -> dict[str, dict[str, Any]]:
     """The objects by kind that the API server makes of a folder."""
     text = kubectl("apply", "-k", str(folder), "--validate=true", "--output", "json", *options)
-    found = [item for each in documents(text) for item in each.get("items", [each])]
+    found = list(documents(text))
     assert sorted(each["kind"] for each in found) == KINDS
     return {each["kind"]: each for each in found}
 
@@ -68,23 +87,19 @@ def test_the_api_server_takes_the_base(cluster: Cluster, overlay: Path, room: st
 
 
 async def test_sandboxes_work_in_a_namespace_with_the_base(
-    cluster: Cluster, overlay: Path, room: str
+    boxes: Boxes[KubernetesProvider], cluster: Cluster, overlay: Path, room: str
 ) -> None:
     applied(overlay)
-    provider = KubernetesProvider()
     if cluster.has_version(25):  # which enforces the level of the base
         with pytest.raises(ConfigurationError, match=r"PodSecurity .*use no_network='policy'"):
-            await provider.create(SandboxSpec())
+            await boxes.start()
         # No plugin of this cluster enforces network policies.
         kubectl("label", "namespace", room, f"{LEVEL}=privileged", "--overwrite")
-    sandbox_id = await provider.create(SandboxSpec())
-    assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
+    box = await boxes.start()
+    assert await box.run("echo", "up") == (0, "up\n", "")
     kubectl("patch", "resourcequota", room, "-n", room, "-p", '{"spec": {"hard": {"pods": "1"}}}')
     with pytest.raises(CapacityError, match="quota"):
-        await provider.create(SandboxSpec())
-    await provider.delete(sandbox_id)
-    await provider.aclose()
-    assert sandboxes(cluster, room) == []
+        await boxes.start(box.provider)
 
 
 def test_the_nodes_pull_the_image_of_an_overlay_and_keep_it(room: str, tmp_path: Path) -> None:
@@ -125,19 +140,13 @@ def test_requests_of_the_service_account_have_a_priority_level_of_their_own(
             capture_output=True,
             text=True,
         )
-        found = [item for each in documents(done.stdout) for item in each.get("items", [each])]
-        return {each["kind"]: each for each in found}
+        return {each["kind"]: each for each in documents(done.stdout)}
 
-    assert sorted(made(f"{command} --dry-run=server")) == [
-        "FlowSchema",
-        "PriorityLevelConfiguration",
-    ]
+    assert sorted(made(f"{command} --dry-run=server")) == FLOW
     renamed = f"sed -E 's/: sandbox(kit|es)$/: {room}/' | {SCRIPT} kubectl apply"
     found = made(command.replace(f"{SCRIPT} kubectl apply", renamed))
     try:
-        expected = [
-            found[kind]["metadata"]["uid"] for kind in ("FlowSchema", "PriorityLevelConfiguration")
-        ]
+        expected = [found[kind]["metadata"]["uid"] for kind in FLOW]
         account = f"system:serviceaccount:{room}:{room}"
         wait_until(lambda: _sorted_by(cluster, account) == expected, "requests of the new level")
         assert _sorted_by(cluster, f"{account}-other") != expected
@@ -155,3 +164,122 @@ def _sorted_by(cluster: Cluster, user: str) -> list[str | None]:
     with refused.value as answer:
         headers = answer.headers
     return [headers[f"X-Kubernetes-PF-{each}-UID"] for each in ("FlowSchema", "PriorityLevel")]
+
+
+def test_the_api_server_takes_the_examples(
+    cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    files = list(EXAMPLES.glob("*.yaml"))
+    found = {file.name: created(file, namespace, "--dry-run=server") for file in files}
+    assert {name: [each["kind"] for each in made] for name, made in found.items()} == OF_EXAMPLES
+    account, role, _ = found["role.yaml"]
+    assert _rules(role) == _rules(_rights.role("sandboxkit"))
+    for name in ("reward-job.yaml", "grpo-job.yaml"):
+        pod = found[name][-1]["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] == account["metadata"]["name"]
+        assert {"name": "SANDBOXKIT_PROVIDER", "value": "kubernetes"} in pod["containers"][0]["env"]
+    (tmp_path / "config.toml").write_text(found["grpo-job.yaml"][0]["data"]["config.toml"])
+    assert config.read(tmp_path / "config.toml").grading.grader == "HostCompare"
+
+
+def _rules(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def with_this_checkout(job: dict[str, Any]) -> dict[str, Any]:
+    """The job or deployment with the tests' image, and this checkout and its packages where one's own image would be."""
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    folders = {ROOT, PACKAGES, Path(sandboxkit.__file__).resolve().parents[1]}
+    mounted: list[dict[str, Any]] = [
+        {"name": f"host-{number}", "hostPath": {"path": str(folder)}}
+        for number, folder in enumerate(folders)
+    ]
+    pod["volumes"] = [*pod.get("volumes", []), *mounted]
+    container["volumeMounts"] = container.get("volumeMounts", []) + [
+        {"name": volume["name"], "mountPath": volume["hostPath"]["path"], "readOnly": True}
+        for volume in mounted
+    ]
+    container |= {"image": IMAGE, "workingDir": str(ROOT), "resources": {}}
+    paths = ":".join(str(folder) for folder in folders)
+    given = {each["name"]: each["value"] for each in container["env"]}
+    given |= {"SANDBOXKIT_KUBERNETES_IMAGE": IMAGE, "PYTHONPATH": paths}
+    container["env"] = [{"name": name, "value": value} for name, value in given.items()]
+    return job
+
+
+def test_the_reward_job_scores_in_pods_beside_its_own(cluster: Cluster, namespace: str) -> None:
+    created(EXAMPLES / "role.yaml", namespace)
+    (job,) = created(EXAMPLES / "reward-job.yaml", namespace, "--dry-run=client")
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    cluster.request("POST", jobs, with_this_checkout(job))
+
+    def finished() -> bool:
+        conditions = cluster.request("GET", f"{jobs}/reward")["status"].get("conditions", [])
+        return any(each["type"] in {"Complete", "Failed"} for each in conditions)
+
+    try:
+        wait_until(finished, "the job's end", seconds=120)
+        output = kubectl("logs", "--namespace", namespace, "job/reward")
+        assert output.splitlines() == [
+            "insertion sort: 1.0",
+            "banned builtin: 0.0",
+            "ends the process: 0.0",
+            "equals everything: 0.0",
+            "no answer: 0.0",
+        ]
+        wait_until(lambda: not cluster.pods(namespace, "job-name!=reward"), "the sandboxes' end")
+    finally:
+        # The pods first: the job is gone when they are.
+        cluster.request("DELETE", f"{jobs}/reward", {"propagationPolicy": "Foreground"})
+        wait_until(lambda: not cluster.request("GET", jobs)["items"], "the job's end")
+
+
+_PATHS = {
+    "Secret": "/api/v1/namespaces/{}/secrets",
+    "Service": "/api/v1/namespaces/{}/services",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+}
+
+
+def test_replicas_lend_pods_to_a_session(
+    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")  # no proxy knows the way to an address of the cluster
+    monkeypatch.setenv("no_proxy", "*")
+    created(EXAMPLES / "role.yaml", namespace)
+    for manifest in created(SERVICE, namespace, "--dry-run=client"):
+        if (kind := manifest["kind"]) == "Deployment":
+            manifest = with_this_checkout(manifest)
+        cluster.request("POST", _PATHS[kind].format(namespace), manifest)
+    deployment = f"{_PATHS['Deployment'].format(namespace)}/sandboxkit-serve"
+    try:
+        wait_until(
+            lambda: cluster.request("GET", deployment)["status"].get("readyReplicas") == 2,
+            "both replicas are ready",
+            seconds=180,
+        )
+        # The tests' cluster has no kube-proxy, so a Service leads nowhere: this is what it would lead to.
+        replica = cluster.pods(namespace, "app=sandboxkit-serve")[0]
+        url = f"http://{replica['status']['podIP']}:8080"
+        provider = ServiceProvider(url, token="replace-this-token")
+        with Session(provider) as session:
+            sandboxes = [session.sandbox() for _ in range(3)]
+            for number, sandbox in enumerate(sandboxes):
+                sandbox.write_file("/workspace/file", str(number)).result(DEADLINE)
+            read = [sandbox.exec(["cat", "file"]).result(DEADLINE).stdout for sandbox in sandboxes]
+            assert read == ["0", "1", "2"]
+            assert len(cluster.pods(namespace, "app!=sandboxkit-serve")) == 3
+        Operation(provider.aclose()).result(DEADLINE)
+        wait_until(lambda: not cluster.pods(namespace, "app!=sandboxkit-serve"), "the pods' end")
+    finally:
+        for kind, name in (("Service", "sandboxkit"), ("Secret", "sandboxkit-tokens")):
+            cluster.request("DELETE", f"{_PATHS[kind].format(namespace)}/{name}")
+        cluster.request("DELETE", deployment, {"propagationPolicy": "Foreground"})
+        wait_until(lambda: not cluster.pods(namespace), "the replicas' end", seconds=180)

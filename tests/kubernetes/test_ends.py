@@ -3,7 +3,7 @@
 import json
 import secrets
 import tomllib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from sandboxkit import errors
 from sandboxkit.errors import (
+    CapacityError,
     ImageNotFoundError,
     SandboxError,
     SandboxNotFoundError,
@@ -36,6 +37,9 @@ _CASES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
 )
 
 
+async def _nothing() -> None: ...
+
+
 async def _no_agent() -> PodExecStream:
     raise SandboxNotFoundError("no agent runs in it")
 
@@ -51,8 +55,6 @@ async def _start_error(
 ) -> SandboxError:
     """The error of a start: of its time limit, once the cluster has said `late`; `denied` is called after
     the first pull that is denied."""
-
-    async def restore() -> None: ...
 
     name = f"pod-{secrets.token_hex(4)}"  # events are found by the name
     async with connected(cluster, namespace) as (api, watch):
@@ -70,7 +72,7 @@ async def _start_error(
                         await anyio.to_thread.run_sync(denied)
                         break
                     await anyio.sleep(0.1)
-            start = Start(api, watch, name, _no_agent, restore, seconds=0.5 if late else 60)
+            start = Start(api, watch, name, _no_agent, _nothing, seconds=0.5 if late else 60)
             with pytest.raises(SandboxError) as caught:
                 await start.stream()
             return caught.value
@@ -177,3 +179,43 @@ async def test_a_pod_that_ends_by_itself_names_the_cause(
     error = _ends.end_error(seen, sandbox_id="pod")
     assert case["words"] in str(error)
     assert error.out_of_memory == case.get("out_of_memory", False)
+
+
+_GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+
+
+async def test_a_start_waits_for_the_admission_by_its_queue(
+    cluster: Cluster, namespace: str
+) -> None:
+    """No scheduler knows the pod: the test writes the condition and the node that Kueue and a newer server write."""
+    body = manifest("pod", schedulerName="nobody")
+    body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"
+    path = f"/api/v1/namespaces/{namespace}/pods/pod"
+    target = {"apiVersion": "v1", "kind": "Node", "name": "node1"}
+    binding = {"metadata": {"name": "pod"}, "target": target}
+    async with connected(cluster, namespace) as (api, watch):
+
+        def connect() -> Awaitable[PodExecStream]:
+            return api.exec("pod", "sandbox", ["cat"])
+
+        async def admit() -> None:  # by the node, which also ends the condition
+            await anyio.to_thread.run_sync(cluster.request, "POST", f"{path}/binding", binding)
+
+        watch.follow("pod")
+        _, pod = await create(cluster, namespace, body)
+        watch.follow("pod", pod)
+        gated = {"status": {"conditions": [_GATED]}}
+        cluster.request(
+            "PATCH", f"{path}/status", gated, content="application/strategic-merge-patch+json"
+        )
+        seen = await watch.until("pod", lambda seen: _ends.wait_of(seen) != "", seconds=30)
+        assert _ends.wait_of(seen) == "pod waits: it is not admitted yet by the queue 'team-a'"
+        with pytest.raises(CapacityError, match=r"within 1 s.*queue 'team-a'.*start_timeout"):
+            await Start(api, watch, "pod", connect, _nothing, seconds=1).stream()
+        async with anyio.create_task_group() as group:
+            group.start_soon(admit)
+            stream = await Start(api, watch, "pod", connect, _nothing, seconds=60).stream()
+            await stream.send(b"admitted")
+            assert await stream.receive() == b"admitted"
+            await stream.aclose()
+        await remove(cluster, namespace, "pod")

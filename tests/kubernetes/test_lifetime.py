@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import aclosing
 
 import anyio
 import pytest
@@ -13,9 +12,9 @@ from sandboxkit.errors import ConfigurationError, SandboxNotFoundError, SandboxT
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
-from sandboxkit.types import Command, SandboxSpec, SandboxState
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.here import PROGRAMS, Box
+from sandboxkit.types import Command, SandboxState
+from tests.docker.boxes import Box, Boxes
+from tests.kubernetes.here import PROGRAMS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -42,41 +41,30 @@ async def until_stopped(provider: KubernetesProvider, sandbox_id: str, within: f
             await anyio.sleep(0.2)
 
 
-async def listed(provider: KubernetesProvider) -> set[str]:
-    async with aclosing(provider.list({})) as found:  # type: ignore[type-var]  # it is a generator
-        return {info.id async for info in found}
-
-
 async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(
-    cluster: Cluster, provider: KubernetesProvider
+    boxes: Boxes[KubernetesProvider],
 ) -> None:
     """Neither a detached one nor that of an owner that is idle."""
-    idle = KubernetesProvider(lease=_LEASE)
-    detached, kept = killed("detach"), await idle.create(SandboxSpec())
-    ended = killed("keep")
+    provider, kept = boxes.provider(), await boxes.start(boxes.provider(lease=_LEASE))
+    detached, ended = Box(provider, killed("detach")), Box(provider, killed("keep"))
     began = time.monotonic()
-    assert (await provider.get(ended)).state is not SandboxState.STOPPED
-    await until_stopped(provider, ended, _LEASE + _LATE)
+    assert (await provider.get(ended.id)).state is not SandboxState.STOPPED
+    await until_stopped(provider, ended.id, _LEASE + _LATE)
     with pytest.raises(SandboxNotFoundError):
-        await Box(provider, ended).run("true")
+        await ended.run("true")
     await anyio.sleep(max(0.0, began + _LEASE + 4 - time.monotonic()))
-    for owner, sandbox_id in ((provider, detached), (idle, kept)):
-        assert await Box(owner, sandbox_id).run("echo", "here") == (0, "here\n", "")
-    for sandbox_id in (detached, kept, ended):
-        await provider.delete(sandbox_id)
-    await idle.aclose()
+    for box in (detached, kept):
+        assert await box.run("echo", "here") == (0, "here\n", "")
+    for box in (detached, ended):
+        await provider.delete(box.id)
 
 
-async def test_a_deletion_by_somebody_else_is_the_reason(
-    cluster: Cluster, provider: KubernetesProvider
-) -> None:
-    sandbox_id = await provider.create(SandboxSpec())
-    other = KubernetesProvider()
-    runs = anyio.Event()
+async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Boxes[KubernetesProvider]) -> None:
+    box, other, runs = await boxes.start(), boxes.provider(), anyio.Event()
 
     async def remove() -> None:
         await runs.wait()
-        await other.delete(sandbox_id)
+        await other.delete(box.id)
 
     async def output(stream: StreamName, chunk: bytes) -> None:
         runs.set()
@@ -85,53 +73,43 @@ async def test_a_deletion_by_somebody_else_is_the_reason(
     async with anyio.create_task_group() as group:
         group.start_soon(remove)
         with pytest.raises(SandboxTerminatedError, match="deleted"):
-            await provider.exec(sandbox_id, command, output)
-    await other.aclose()
+            await box.provider.exec(box.id, command, output)
     with pytest.raises(SandboxNotFoundError):
-        await provider.get(sandbox_id)
-    for other_id in (sandbox_id, "sandboxkit-0123456789abcdef", "no/such:name"):
-        await provider.delete(other_id)
+        await box.provider.get(box.id)
+    for other_id in (box.id, "sandboxkit-0123456789abcdef", "no/such:name"):
+        await box.provider.delete(other_id)
 
 
-async def test_a_renewal_is_noted_for_whoever_cleans_up(
-    cluster: Cluster, provider: KubernetesProvider
+async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(
+    boxes: Boxes[KubernetesProvider],
 ) -> None:
     first = f"{time.time() + 60:.0f}"
-    spec = SandboxSpec(lifetime=60, tags={"sandboxkit.expires": first})
-    sandbox_id = await provider.create(spec)
-    info = await provider.get(sandbox_id)
-    assert info.expires_at is not None
-    assert info.expires_at.timestamp() < time.time() + 61
-    await provider.renew(sandbox_id, 3000)
-    info = await provider.get(sandbox_id)
-    assert info.expires_at is not None
-    assert info.expires_at.timestamp() > time.time() + 2900
-    assert info.tags["sandboxkit.expires"] == first
-    await provider.delete(sandbox_id)
+    provider = boxes.provider(max_lifetime=700)
+    box = await boxes.start(provider, lifetime=60, tags={"sandboxkit.expires": first})
 
+    async def left() -> float:
+        info = await provider.get(box.id)
+        assert info.expires_at is not None
+        assert info.tags["sandboxkit.expires"] == first
+        return info.expires_at.timestamp() - time.time()
 
-async def test_what_kubernetes_itself_would_end_cannot_be_renewed(
-    cluster: Cluster, room: str
-) -> None:
-    provider = KubernetesProvider(max_lifetime=700)
-    sandbox_id = await provider.create(SandboxSpec(lifetime=60))
+    assert await left() < 61
     with pytest.raises(ConfigurationError, match="max_lifetime"):
-        await provider.renew(sandbox_id, 3600)
-    info = await provider.get(sandbox_id)
-    assert info.expires_at is not None
-    assert info.expires_at.timestamp() < time.time() + 100
-    await provider.renew(sandbox_id, 300)
-    await provider.delete(sandbox_id)
-    await provider.aclose()
+        await provider.renew(box.id, 3600)
+    assert await left() < 61
+    await provider.renew(box.id, 300)
+    assert 200 < await left() < 301
 
 
-async def test_finished_sandboxes_are_swept(cluster: Cluster, provider: KubernetesProvider) -> None:
-    alive = await provider.create(SandboxSpec())
-    ended = await provider.create(SandboxSpec(lifetime=2))
-    await until_stopped(provider, ended, _LATE)
-    assert await PodSweeper(provider._api, kept=3600).sweep() == 0
-    assert await listed(provider) == {alive, ended}
-    assert await PodSweeper(provider._api, kept=0).sweep() == 1
-    assert await listed(provider) == {alive}
-    assert await PodSweeper(provider._api, kept=0).sweep() == 0
-    await provider.delete(alive)
+async def test_finished_sandboxes_are_swept(boxes: Boxes[KubernetesProvider]) -> None:
+    provider = boxes.provider()
+    alive = await boxes.start(provider)
+    ended = await boxes.start(provider, lifetime=2)
+    await until_stopped(provider, ended.id, _LATE)
+    for kept, swept, left in (
+        (3600, 0, {alive.id, ended.id}),
+        (0, 1, {alive.id}),
+        (0, 0, {alive.id}),
+    ):
+        assert await PodSweeper(provider._api, kept=kept).sweep() == swept
+        assert {info.id async for info in provider.list({})} == left

@@ -16,8 +16,9 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import require_program, require_root
+from tests.docker.boxes import Box
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import Box, sandboxes
+from tests.kubernetes.here import sandboxes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -44,13 +45,6 @@ def rule(*words: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["iptables", "-w", "-D", "FORWARD", *words], check=True, capture_output=True)
-
-
-@contextmanager
-def open_bridge() -> Iterator[None]:
-    """Every pod reaches every other one."""
-    with rule("-i", _BRIDGE, "-o", _BRIDGE, "-j", "ACCEPT"):
-        yield
 
 
 @contextmanager
@@ -82,11 +76,10 @@ def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
 
 async def test_an_unenforced_network_policy_is_refused(own_cluster: Cluster, room: str) -> None:
     provider = KubernetesProvider(no_network="policy")
-    with open_bridge():
+    with rule("-i", _BRIDGE, "-o", _BRIDGE, "-j", "ACCEPT"):  # every pod reaches every other one
         for output in ("does not enforce network policies", "no_network='interfaces'"):
-            with pytest.raises(
-                ConfigurationError, match=output
-            ):  # the second time it is remembered
+            # The second time it is remembered.
+            with pytest.raises(ConfigurationError, match=output):
                 await provider.create(SandboxSpec())
         found = await provider.diagnose()
     assert not found.available

@@ -1,8 +1,11 @@
 """The cluster's own programs are restarted, killed and frozen while sandboxes are at work."""
 
+import time
 from contextlib import aclosing
+from typing import cast
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
@@ -10,9 +13,8 @@ from sandboxkit.provider import StreamName
 from sandboxkit.providers.kubernetes import KubernetesProvider, _ends
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import Command, SandboxSpec
-from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.here import Box
-from tests.kubernetes.soak import FAULTS, soak
+from tests.docker.boxes import Box
+from tests.kubernetes.cluster import Cluster, Program
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -67,11 +69,40 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
     await provider.delete(kept)
 
 
-async def test_each_fault_in_turn_loses_no_command_and_leaves_nothing(
-    own_cluster: Cluster, room: str
+_WORK = "for n in $(seq 20); do echo $n; echo x >>ran-$0; sleep 0.1; done; exit 7"
+_EXACT = 7, "".join(f"{n}\n" for n in range(1, 21)), ""
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+async def test_no_fault_of_a_program_loses_a_command_or_runs_it_twice(
+    own_cluster: Cluster, provider: KubernetesProvider, how: str
 ) -> None:
-    """Half a minute is enough for one turn; `make nightly` goes on for half an hour."""
-    found = await soak(own_cluster, room, seconds=30, seed=1)
-    assert (found.wrong, found.left) == ([], []), found.table()
-    assert found.faults.keys() == set(FAULTS)
-    assert found.commands > 50
+    box = Box(provider, await provider.create(SandboxSpec()))
+    found: dict[str, tuple[int, str, str]] = {}
+
+    def outage(program: Program) -> None:
+        with own_cluster.without(program) if how == "kill" else own_cluster.frozen(program):
+            time.sleep(3)
+
+    async def run(name: str, script: str = _WORK) -> None:
+        while name not in found:
+            try:
+                found[name] = await box.run("sh", "-c", script, name)
+            except OutcomeUnknownError:
+                found[name] = -1, "", ""
+            except ProviderUnavailableError:
+                await anyio.sleep(0.5)
+
+    for program in ("api", "kubelet", "containerd"):
+        async with anyio.create_task_group() as group:
+            for number in range(3):
+                group.start_soon(run, f"{program}-{number}")
+            await anyio.sleep(0.5)  # wherever the commands are when it happens
+            await anyio.to_thread.run_sync(outage, cast(Program, program))
+    await run("count", "for f in ran-*; do echo ${f#ran-} $(wc -l <$f); done")
+    for name, lines in map(str.split, found.pop("count")[1].splitlines()):
+        assert (found[name], int(lines)) == (_EXACT, 20) or (
+            found[name][0] == -1 and int(lines) <= 20
+        ), (name, lines, found[name])
+    assert sum(each == _EXACT for each in found.values()) > 3
+    await provider.delete(box.id)

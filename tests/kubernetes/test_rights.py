@@ -14,8 +14,8 @@ from sandboxkit.errors import AuthenticationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, Right, commands, role
 from sandboxkit.types import Diagnosis, SandboxSpec
+from tests.docker.boxes import Box, Boxes
 from tests.kubernetes.cluster import Cluster, kubectl
-from tests.kubernetes.here import Box
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
@@ -24,35 +24,28 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{}"
 
 
 class Grants:
-    """The Role in one namespace of a user who has no other rights."""
+    """The Role in one namespace of the user "user", who has no other rights."""
 
-    def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
-        self._cluster, self._namespace, self._name = cluster, namespace, name
-        self._bind()
-
-    def _bind(self) -> None:
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self._cluster, self._namespace = cluster, namespace
+        group = {"apiGroup": "rbac.authorization.k8s.io"}
         body = {
             "metadata": {"name": "sandboxes"},
-            "subjects": [
-                {"kind": "User", "name": self._name, "apiGroup": "rbac.authorization.k8s.io"}
-            ],
-            "roleRef": {
-                "kind": "Role",
-                "name": "sandboxes",
-                "apiGroup": "rbac.authorization.k8s.io",
-            },
+            "subjects": [{"kind": "User", "name": "user", **group}],
+            "roleRef": {"kind": "Role", "name": "sandboxes", **group},
         }
-        self._cluster.request("POST", _RBAC.format(self._namespace, "rolebindings"), body)
+        cluster.request("POST", _RBAC.format(namespace, "rolebindings"), body)
 
     # Any: a manifest is JSON.
     def give(self, manifest: dict[str, Any]) -> None:
         """Instead of what was given before."""
         path = _RBAC.format(self._namespace, "roles")
         known = [each["metadata"]["name"] for each in self._cluster.request("GET", path)["items"]]
-        if manifest["metadata"]["name"] in known:
-            self._cluster.request("PUT", f"{path}/{manifest['metadata']['name']}", manifest)
-        else:
-            self._cluster.request("POST", path, manifest)
+        name = manifest["metadata"]["name"]
+        replaces = name in known
+        self._cluster.request(
+            "PUT" if replaces else "POST", f"{path}/{name}" if replaces else path, manifest
+        )
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def grants(cluster: Cluster, user: Cluster, room: str) -> Grants:
     review: dict[str, Any] = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     assert not user.request("POST", path, review)["status"]["allowed"]
-    return Grants(cluster, room, "user")
+    return Grants(cluster, room)
 
 
 async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str:
@@ -73,29 +66,29 @@ async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str
 
 
 async def test_everything_works_with_the_minimal_role(
-    user: Cluster, room: str, grants: Grants
+    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
 ) -> None:
     grants.give(role("sandboxes"))
-    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    provider, other = (boxes.provider(kubeconfig=str(user.kubeconfig)) for _ in range(2))
     await until_allowed(provider, available=True)
-    sandbox_id = await provider.create(SandboxSpec(tags={"a": "1"}))
-    assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
-    await provider.renew(sandbox_id, 600)
-    assert [info.id async for info in provider.list({"a": "1"})] == [sandbox_id]
-    other = KubernetesProvider(kubeconfig=str(user.kubeconfig))
-    assert await Box(other, sandbox_id).run("echo", "up") == (0, "up\n", "")
-    await other.aclose()
-    await provider.delete(sandbox_id)
-    await provider.aclose()
+    box = await boxes.start(provider, tags={"a": "1"})
+    assert await box.run("echo", "up") == (0, "up\n", "")
+    await provider.renew(box.id, 600)
+    assert [info.id async for info in provider.list({"a": "1"})] == [box.id]
+    assert await Box(other, box.id).run("echo", "up") == (0, "up\n", "")
 
 
-async def test_doctor_names_each_right_that_is_missing(
-    user: Cluster, room: str, grants: Grants
+async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_them(
+    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
 ) -> None:
-    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
+    provider = boxes.provider(kubeconfig=str(user.kubeconfig))
+    with pytest.raises(AuthenticationError, match="configmaps"):  # no fault of a program
+        await provider.create(SandboxSpec())
     found = await provider.diagnose()
     assert not found.available
     assert "docs/kubernetes.md" in found.remedy
+    lines = [line for line in found.remedy.splitlines() if line.startswith("kubectl ")]
+    assert len(lines) == 2 * len(ALWAYS)
     for right in ALWAYS:
         for verb in right.verbs:
             assert f"{verb} {right.resource}" in found.detail
@@ -110,20 +103,11 @@ async def test_doctor_names_each_right_that_is_missing(
             grants.give(less)
             detail = await until_allowed(provider, available=False)
             assert detail.endswith(f"these credentials may not: {verb} {right.resource}"), detail
-    await provider.aclose()
-
-
-async def test_the_commands_of_doctor_give_each_right(
-    user: Cluster, room: str, cluster: Cluster
-) -> None:
-    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
-    found = await provider.diagnose()
-    lines = [line for line in found.remedy.splitlines() if line.startswith("kubectl ")]
-    assert len(lines) == 2 * len(ALWAYS)
+    grants.give({**role("sandboxes"), "rules": []})
+    await until_allowed(provider, available=False)
     for line in lines:
         kubectl(*shlex.split(line.replace("USER", "user"))[1:])
     await until_allowed(provider, available=True)
-    await provider.aclose()
 
 
 @pytest.mark.parametrize("right", [*ALWAYS, POLICY], ids=lambda right: right.resource)
@@ -137,35 +121,22 @@ def test_the_command_for_one_right_gives_that_right_only(
     assert (rule["resources"], rule["verbs"]) == ([right.resource], [right.verbs[0]])
 
 
-async def test_a_missing_right_is_not_the_programs_fault(
-    user: Cluster, room: str, grants: Grants
-) -> None:
-    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig))
-    with pytest.raises(AuthenticationError, match="configmaps"):
-        await provider.create(SandboxSpec())
-    await provider.aclose()
-
-
 async def test_network_policies_need_one_more_right(
-    user: Cluster, room: str, grants: Grants
+    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
 ) -> None:
     grants.give(role("sandboxes"))
-    provider = KubernetesProvider(kubeconfig=str(user.kubeconfig), no_network="policy")
+    provider = boxes.provider(kubeconfig=str(user.kubeconfig), no_network="policy")
     with anyio.fail_after(30):
         while "pods" in (detail := (await provider.diagnose()).detail):
             await anyio.sleep(0.1)
     assert detail.endswith("these credentials may not: create networkpolicies")
-    assert POLICY.resource in detail
-    await provider.aclose()
 
 
-async def test_doctor_names_what_the_server_refuses_of_a_pod(cluster: Cluster, room: str) -> None:
+async def test_doctor_names_what_the_server_refuses_of_a_pod(
+    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+) -> None:
     async def found(**options: str) -> Diagnosis:
-        provider = KubernetesProvider(**options)  # type: ignore[arg-type]  # each is a string
-        try:
-            return await provider.diagnose()
-        finally:
-            await provider.aclose()
+        return await boxes.provider(**options).diagnose()
 
     path = "/apis/node.k8s.io/v1/runtimeclasses"
     wrong = await found(runtime_class=room)
@@ -190,7 +161,8 @@ async def test_doctor_names_what_the_server_refuses_of_a_pod(cluster: Cluster, r
     assert cluster.pods(room) == []
 
 
-def test_the_document_has_the_role() -> None:
-    text = DOCUMENT.read_text()
-    shown = re.findall(r"<!-- role -->\n```yaml\n(.*?)```", text, re.DOTALL)
-    assert [yaml.safe_load(each) for each in shown] == [role("sandboxes")]
+@pytest.mark.parametrize("title", ["role", "role with claims"])
+def test_the_document_has_the_role(title: str) -> None:
+    shown = re.findall(rf"<!-- {title} -->\n```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    expected = role("sandboxes", claims="claims" in title)
+    assert [yaml.safe_load(each) for each in shown] == [expected]

@@ -3,22 +3,24 @@
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from sandboxkit.types import SandboxSpec
+from tests.docker.boxes import Boxes
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import Box
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 _PROGRAMS = tomllib.loads(Path(__file__).with_name("security.toml").read_text())
-_STRICT = SandboxSpec(profile="strict", network="internet", workdir="/task/deep", disk_mb=64)
-_SPECS = {
-    "baseline": SandboxSpec(),
-    "restricted": SandboxSpec(network="internet"),  # this cluster enforces no policies
+_ONLINE = {"network": "internet"}  # this cluster enforces no policies
+# Any: options of every type.
+_STRICT: dict[str, Any] = {"profile": "strict", "workdir": "/task/deep", "disk_mb": 64, **_ONLINE}
+_SPECS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "restricted": _ONLINE,
     "strict baseline": _STRICT,
     "strict restricted": _STRICT,
 }
@@ -26,13 +28,9 @@ _SPECS = {
 
 @pytest.mark.parametrize("mode", _SPECS)
 async def test_programs_find_nothing_of_the_cluster_and_no_way_out(
-    cluster: Cluster, room: str, mode: str
+    boxes: Boxes[KubernetesProvider], mode: str
 ) -> None:
-    security = mode.removeprefix("strict ")
-    # mypy: any string that a variable may hold.
-    provider = KubernetesProvider(security=security)  # type: ignore[arg-type]
-    sandbox_id = await provider.create(_SPECS[mode])
-    box = Box(provider, sandbox_id)
+    box = await boxes.start(boxes.provider(security=mode.removeprefix("strict ")), **_SPECS[mode])
     programs = {name: each for name, each in _PROGRAMS.items() if mode in each["of"]}
     found = {name: await box.python(each["code"]) for name, each in programs.items()}
     assert found == {name: each["output"] for name, each in programs.items()}
@@ -43,20 +41,13 @@ async def test_programs_find_nothing_of_the_cluster_and_no_way_out(
             with pytest.raises(ConfigurationError, match=user):
                 await box.run("true", user=user)
     assert await box.run("echo", "still here") == (0, "still here\n", "")
-    await provider.delete(sandbox_id)
-    await provider.aclose()
 
 
 async def test_secrets_and_commands_are_not_in_the_cluster(
-    cluster: Cluster, provider: KubernetesProvider, room: str
+    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
 ) -> None:
-    spec = SandboxSpec(
-        env={"PLAIN": "seen-nowhere"},
-        secrets={"TOKEN": "s3cr3t-value"},
-        command=("sleep", "98765.4321"),
-    )
-    sandbox_id = await provider.create(spec)
-    box = Box(provider, sandbox_id)
+    env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
+    box = await boxes.start(env=env, secrets=secrets, command=("sleep", "98765.4321"))
     read = "import os; print(os.environ['PLAIN'], os.environ['TOKEN'], 'told-to-us-alone')"
     assert await box.python(read) == "seen-nowhere s3cr3t-value told-to-us-alone"
     wait_until(lambda: cluster.pods(room)[0]["status"]["phase"] == "Running", "the node's word")
@@ -65,6 +56,5 @@ async def test_secrets_and_commands_are_not_in_the_cluster(
         assert hidden not in shown
     # The runtime writes what goes over attach to the node's disk; exec is not logged.
     with pytest.raises(json.JSONDecodeError) as log:
-        cluster.request("GET", f"/api/v1/namespaces/{room}/pods/{sandbox_id}/log")
+        cluster.request("GET", f"/api/v1/namespaces/{room}/pods/{box.id}/log")
     assert log.value.doc == ""
-    await provider.delete(sandbox_id)

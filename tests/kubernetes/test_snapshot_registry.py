@@ -1,4 +1,4 @@
-"""Snapshots in an OCI registry: nodes pull them, and what happens when the registry refuses or is down."""
+"""Snapshots in an OCI registry: logins, nodes that pull them, and what happens when it refuses or is down."""
 
 import base64
 import json
@@ -7,21 +7,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import anyio
 import pytest
+from aiohttp import web
 
 from sandboxkit import (
     AuthenticationError,
     ConfigurationError,
     ImageNotFoundError,
     ProviderUnavailableError,
+    SandboxError,
     Session,
     Snapshot,
 )
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._pushing import pushed, unpush
+from sandboxkit.providers.kubernetes._registry_login import authorization
 from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
+from tests.kubernetes.answers import answering
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.here import new_namespace
 from tests.kubernetes.registry import Registry
@@ -38,9 +43,7 @@ def registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster
 ) -> Iterator[Registry]:
     if not cluster.is_of_script:
-        pytest.skip(
-            "nodes reach a registry on the loopback address in scripts/kube.sh's cluster alone"
-        )
+        pytest.skip("only nodes of scripts/kube.sh reach a registry on the loopback address")
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
     with Registry(tmp_path) as registry:
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
@@ -84,12 +87,9 @@ def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(
             copy = one.read_file("/.sandboxkit-snapshot/archive").result(60)
             assert len(copy) == len(content)
             assert copy != content
-            write = [
-                "sh",
-                "-c",
-                "echo > /.sandboxkit-snapshot/archive || touch /.sandboxkit-snapshot/a",
-            ]
-            assert "Read-only" in one.exec(write, user="root").result(60).stderr
+            write = "echo > /.sandboxkit-snapshot/archive || touch /.sandboxkit-snapshot/a"
+            done = one.exec(["sh", "-c", write], user="root").result(60)
+            assert "Read-only" in done.stderr
             chained = two.snapshot().result(60)
         with session.sandbox(snapshot=chained) as third:
             assert third.exec(["sh", "-c", _SHOW]).result(60).stdout == shown
@@ -181,3 +181,58 @@ def test_a_snapshot_that_is_not_recorded_leaves_no_image(
     assert registry.status(f"team/snapshots/manifests/{kept.id}") == 200
     anyio.run(lambda: unpush(done, answer=30))
     assert registry.manifests() == []
+
+
+async def login(challenge: str) -> str:
+    async with aiohttp.ClientSession() as session:
+        return await authorization(session, "registry.example", challenge)
+
+
+@pytest.mark.anyio
+async def test_a_token_service_is_asked_and_its_failures_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    auth = base64.b64encode(b"user:secret").decode()
+    config = {"auths": {"registry.example": {"auth": auth}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    said = 200, json.dumps({"token": "t"})
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/token"
+        return web.Response(status=said[0], text=said[1])
+
+    async with answering(answer, tmp_path) as (answers, _):
+        scope = {"service": "registry", "scope": "repository:a/b:pull,push"}
+        words = ",".join(f'{name}="{value}"' for name, value in scope.items())
+        challenge = f'Bearer realm="{answers.server}/token",{words}'
+        assert await login(challenge) == "Bearer t"
+        assert answers.asked == [scope]
+        assert answers.headers[0]["Authorization"] == f"Basic {auth}"
+        for status, kind in (
+            (401, AuthenticationError),
+            (429, ProviderUnavailableError),
+            (503, ProviderUnavailableError),
+        ):
+            said = status, "<html>"
+            with pytest.raises(SandboxError, match=f"HTTP {status}") as caught:
+                await login(challenge)
+            assert type(caught.value) is kind
+
+
+@pytest.mark.anyio
+async def test_a_configuration_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with pytest.raises(AuthenticationError, match="no credentials"):
+        await login("Basic")
+    program = tmp_path / "docker-credential-test"
+    program.write_text("#!/bin/sh\necho no JSON\n")
+    program.chmod(0o755)
+    named = {"credHelpers": {"registry.example": "test"}}
+    for content in ("[]", "{", json.dumps(named), '{"auths": {"registry.example": {"auth": "é"}}}'):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ConfigurationError, match=r"config\.json: .*docker login"):
+            await login("Basic")
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

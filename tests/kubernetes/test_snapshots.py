@@ -27,8 +27,9 @@ from sandboxkit import (
 from sandboxkit.providers.kubernetes import KubernetesProvider, _snapshots
 from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
 from sandboxkit.testing.conformance.snapshots import SnapshotsConformance
+from tests.docker.boxes import Box
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import IMAGE, PROGRAMS, Box, sandboxes
+from tests.kubernetes.here import IMAGE, PROGRAMS, sandboxes
 
 pytestmark = [pytest.mark.timeout(240)]
 

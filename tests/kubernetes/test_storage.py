@@ -26,9 +26,8 @@ from sandboxkit import (
 )
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
-from tests.kubernetes.claims import new_claim
 from tests.kubernetes.cluster import Cluster, wait_until
-from tests.kubernetes.here import PROGRAMS, new_namespace, require_cluster, sandboxes
+from tests.kubernetes.here import PROGRAMS, new_claim, new_namespace, require_cluster, sandboxes
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 T = TypeVar("T")
