@@ -58,10 +58,15 @@ class Boxes(Generic[P]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def close(self) -> None:
+        """Delete the sandboxes and close the providers that there are so far."""
         try:
-            for box in self._started:
+            while self._started:
+                box = self._started.pop()
                 await box.provider.delete(box.id)
         finally:
-            for provider in self._providers:
-                await provider.aclose()
+            while self._providers:
+                await self._providers.pop().aclose()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.types import Command, SandboxInfo, SandboxSpec
+from sandboxkit.types import SandboxInfo
+from tests.docker.boxes import Box, Boxes
 from tests.docker_here import require_docker
 from tests.faults import FaultProxy
 
@@ -65,29 +65,6 @@ def bridge(daemon: None) -> Iterator[FaultProxy]:
         yield proxy
 
 
-class Box:
-    """One sandbox with a short way to run a command in it."""
-
-    def __init__(self, provider: DockerProvider, sandbox_id: str) -> None:
-        self.provider, self.id = provider, sandbox_id
-
-    async def run(self, *argv: str, user: str | None = None) -> tuple[int, str, str]:
-        texts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-
-        async def output(stream: StreamName, chunk: bytes) -> None:
-            texts[stream] += chunk
-
-        with anyio.fail_after(60):
-            done = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
-        return done.status, texts["stdout"].decode(), texts["stderr"].decode()
-
-    async def python(self, code: str) -> str:
-        """Run Python in the sandbox and return what it printed; it must succeed."""
-        status, out, err = await self.run("python", "-c", code)
-        assert status == 0, err
-        return out.strip()
-
-
 async def listed(provider: DockerProvider, tag: str) -> list[SandboxInfo]:
     return [info async for info in provider.list({"test": tag})]
 
@@ -100,10 +77,15 @@ async def until_gone(provider: DockerProvider, tag: str) -> None:
 
 
 @pytest.fixture
-async def box(provider: DockerProvider, tag: str) -> AsyncIterator[Box]:
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-    yield Box(provider, sandbox_id)
-    await provider.delete(sandbox_id)
+async def boxes(tag: str, anyio_backend: str) -> AsyncIterator[Boxes[DockerProvider]]:
+    """Sandboxes with the tag, and providers, which are removed in the end."""
+    async with Boxes(DockerProvider, tags={"test": tag}) as boxes:
+        yield boxes
+
+
+@pytest.fixture
+async def box(boxes: Boxes[DockerProvider]) -> Box:
+    return await boxes.start()
 
 
 def client(code: str, *arguments: str) -> "subprocess.Popen[str]":

@@ -12,7 +12,7 @@ from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._container import device_requests
 from sandboxkit.providers.docker._endpoint import DEFAULT_URL, Endpoint
 from sandboxkit.types import SandboxSpec
-from tests.docker.conftest import Box
+from tests.docker.boxes import Boxes
 
 FOR_PACKAGES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 OWN = "print(open('/proc/self/status').read().split('CapEff:\\t')[1].split()[0])"
@@ -60,19 +60,16 @@ def test_gpus_become_a_device_request(gpu: str, count: int, devices: list[str] |
 
 
 @pytest.mark.anyio
-async def test_only_root_has_the_added_capabilities_and_no_others(tag: str, daemon: None) -> None:
-    provider = DockerProvider(capabilities=["cap_chown", *FOR_PACKAGES])
-    try:
-        for user, expected in (("root", 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7), ("nobody", 0)):
-            spec = SandboxSpec(tags={"test": tag}, user=user)
-            box = Box(provider, await provider.create(spec))
-            assert int(await box.python(OWN), 16) == expected
-            if user == "root":
-                assert await box.python(CHANGE) == "changed"
-                assert await box.python(TRACE) == "-1", "the agent has one that they have not"
-            await provider.delete(box.id)
-    finally:
-        await provider.aclose()
+async def test_only_root_has_the_added_capabilities_and_no_others(
+    boxes: Boxes[DockerProvider],
+) -> None:
+    provider = boxes.provider(capabilities=["cap_chown", *FOR_PACKAGES])
+    for user, expected in (("root", 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7), ("nobody", 0)):
+        box = await boxes.start(provider, user=user)
+        assert int(await box.python(OWN), 16) == expected
+        if user == "root":
+            assert await box.python(CHANGE) == "changed"
+            assert await box.python(TRACE) == "-1", "the agent has one that they have not"
 
 
 @pytest.mark.parametrize("name", ["SYS_ADMIN", "KILL", "SYS_PTRACE", "chown "])
@@ -92,15 +89,7 @@ def test_capabilities_that_break_isolation_are_refused(name: str) -> None:
         (None, {"DOCKER_CONTEXT": "far", "DOCKER_HOST": "unix:///tmp/x"}, "", "unix:///tmp/x"),
         (None, {"DOCKER_CONTEXT": "nowhere"}, "", None),
     ],
-    ids=[
-        "default",
-        "DOCKER_HOST",
-        "argument",
-        "current_context",
-        "DOCKER_CONTEXT",
-        "both",
-        "unknown",
-    ],
+    ids=["default", "DOCKER_HOST", "argument", "current", "DOCKER_CONTEXT", "both", "unknown"],
 )
 def test_the_daemon_is_looked_for_where_docker_looks(
     tmp_path: Path,
@@ -148,9 +137,3 @@ def test_the_daemon_is_looked_for_where_docker_looks(
 def test_a_url_that_cannot_be_used_is_refused_with_a_remedy(url: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
         Endpoint.parse(url)
-
-
-def test_tls_settings_make_a_verifying_context() -> None:
-    context = Endpoint.parse("https://docker.example:2376").ssl_context()
-    assert context is not None
-    assert context.check_hostname

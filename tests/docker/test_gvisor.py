@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from sandboxkit.providers.docker._answers import ended_itself
 from sandboxkit.providers.docker._daemon import DaemonInfo
 from sandboxkit.providers.docker._gvisor import Runtimes
 from sandboxkit.types import SandboxSpec
-from tests.docker.conftest import SOCKET, Box, containers
+from tests.docker.boxes import Boxes
+from tests.docker.conftest import SOCKET, containers
 from tests.docker_here import require_gvisor
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 
@@ -86,45 +88,42 @@ async def test_runtimes_that_a_reload_changes_are_seen_and_a_new_program_is_look
 
 
 @pytest.mark.anyio
-async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(tag: str) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "isolation"), [("runsc", None), ("runsc", "gvisor"), ("runc", "gvisor")]
+)
+async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(
+    boxes: Boxes[DockerProvider], tag: str, runtime: str, isolation: str | None
+) -> None:
     require_gvisor()
-    spec = SandboxSpec(tags={"test": tag})
-    for runtime, isolation in (("runsc", None), ("runsc", "gvisor"), ("runc", "gvisor")):
-        provider = DockerProvider(runtime=runtime)
-        info = await provider._daemon.info()
-        assert info.default_runtime == "runc"
-        # The daemon does have this runtime: only the name of its program is not what tells.
-        wrapper = {runtime: ("/opt/wrapper", *info.runtimes[runtime][1:])}
-        provider._daemon._info = replace(info, runtimes={**info.runtimes, **wrapper})
-        wanted = replace(spec, isolation="gvisor") if isolation else spec
-        try:
-            if runtime == "runc":
-                with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*runc"):
-                    await provider.create(wanted)
-                continue
-            box = Box(provider, await provider.create(wanted))
-            try:
-                assert len(containers(tag)) == 1
-                status, said, _ = await box.run("sh", "-c", "uname -r; id -u")
-            finally:
-                await provider.delete(box.id)
-            kernel, uid = said.split()
-            assert (status, kernel) == (0, "4.4.0")
-            assert uid != "0"
-        finally:
-            await provider.aclose()
+    provider = boxes.provider(runtime=runtime)
+    info = await provider._daemon.info()
+    assert info.default_runtime == "runc"
+    # The daemon does have this runtime: only the name of its program is not what tells.
+    wrapper = {runtime: ("/opt/wrapper", *info.runtimes[runtime][1:])}
+    provider._daemon._info = replace(info, runtimes={**info.runtimes, **wrapper})
+    if runtime == "runc":
+        with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*runc"):
+            await boxes.start(provider, isolation=isolation)
+        return
+    box = await boxes.start(provider, **({"isolation": isolation} if isolation else {}))
+    assert len(containers(tag)) == 1
+    status, said, _ = await box.run("sh", "-c", "uname -r; id -u")
+    kernel, uid = said.split()
+    assert (status, kernel) == (0, "4.4.0")
+    assert uid != "0"
 
 
 def test_what_gvisor_cannot_do_is_refused_before_anything_is_made() -> None:
     with Session("docker", isolation="gvisor") as session:
-        with pytest.raises(ConfigurationError, match="user='root'"):
-            session.sandbox(user="root")
-        with pytest.raises(ConfigurationError, match="pids=64"):
-            session.sandbox(pids=64)
-        with pytest.raises(ConfigurationError, match="mounts='/data'"):
-            session.sandbox(mounts={"/data": "volume:v"})
-        with pytest.raises(ConfigurationError, match="reuse='reset'"):
-            session.sandbox(profile="strict", reuse="reset")
+        for option, value, more in (
+            ("user", "root", {}),
+            ("pids", 64, {}),
+            ("mounts", {"/data": "volume:v"}, {}),
+            ("reuse", "reset", {"profile": "strict"}),
+        ):
+            given: dict[str, Any] = {option: value, **more}  # options of every type
+            with pytest.raises(ConfigurationError, match=f"cannot honour {option}="):
+                session.sandbox(**given)
         with pytest.raises(ConfigurationError, match="isolation='gvisor'"):
             session.sandbox().snapshot().result(30)
 

@@ -1,15 +1,18 @@
-"""What a program in a sandbox must not be able to do."""
+"""What a program in a sandbox must not be able to do, and the uid of its own that a strict container has."""
 
 import json
-import subprocess
 
 import pytest
 
+from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
-from sandboxkit.types import SandboxSpec
-from tests.docker.conftest import PROGRAMS, Box
+from sandboxkit.providers.docker._container import own_user
+from tests.docker.boxes import Box, Boxes
+from tests.docker.conftest import PROGRAMS, docker
+from tests.host_counts import ATTACKS, VICTIMS
 
 pytestmark = pytest.mark.anyio
+SECONDS = 60
 
 
 async def test_dangerous_system_calls_are_refused_and_limits_are_in_force(box: Box) -> None:
@@ -20,8 +23,7 @@ async def test_dangerous_system_calls_are_refused_and_limits_are_in_force(box: B
 
 
 async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
-    done = subprocess.run(["docker", "inspect", box.id], capture_output=True, text=True, check=True)
-    container = json.loads(done.stdout)[0]
+    container = json.loads(" ".join(docker("inspect", box.id)))[0]
     host = container["HostConfig"]
     expected = {
         "CapDrop": ["ALL"],
@@ -41,37 +43,57 @@ async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
 
 
 async def test_secrets_and_variables_are_not_in_the_container_configuration(
-    provider: DockerProvider, tag: str
+    boxes: Boxes[DockerProvider],
 ) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
-    spec = SandboxSpec(tags={"test": tag}, env=env, secrets=secrets)
-    sandbox_id = await provider.create(spec)
-    try:
-        read = "import os; print(os.environ['PLAIN'], os.environ['TOKEN'])"
-        assert await Box(provider, sandbox_id).python(read) == "seen-nowhere s3cr3t-value"
-        for verb in ("inspect", "top"):
-            shown = subprocess.run(["docker", verb, sandbox_id], capture_output=True, text=True)
-            assert "s3cr3t-value" not in shown.stdout
-    finally:
-        await provider.delete(sandbox_id)
+    box = await boxes.start(env=env, secrets=secrets)
+    read = "import os; print(os.environ['PLAIN'], os.environ['TOKEN'])"
+    assert await box.python(read) == "seen-nowhere s3cr3t-value"
+    for verb in ("inspect", "top"):
+        assert "s3cr3t-value" not in " ".join(docker(verb, box.id))
 
 
 async def test_strict_writes_only_to_sized_folders_and_runs_what_it_writes(
-    provider: DockerProvider, tag: str
+    boxes: Boxes[DockerProvider],
 ) -> None:
-    spec = SandboxSpec(tags={"test": tag}, profile="strict", disk_mb=64)
-    box = Box(provider, await provider.create(spec))
+    box = await boxes.start(profile="strict", disk_mb=64)
     script = "printf '#!/bin/sh\\necho ran\\n' > prog && chmod +x prog && ./prog && rm prog"
     assert await box.run("sh", "-c", script) == (0, "ran\n", "")
     full = "No space left on device"
     out = await box.python(PROGRAMS["writable_folders"])
     assert out.splitlines() == ["['/tmp', '/workspace', '/dev/shm']", full, full]
-    await provider.delete(box.id)
 
 
-async def test_a_strict_sandbox_takes_another_workdir(provider: DockerProvider, tag: str) -> None:
-    spec = SandboxSpec(tags={"test": tag}, profile="strict", workdir="/task/deep")
-    box = Box(provider, await provider.create(spec))
-    code = "import os; open('x', 'w'); print(os.getcwd())"
-    assert await box.python(code) == "/task/deep"
-    await provider.delete(box.id)
+async def test_strict_containers_run_as_different_users_in_any_workdir(
+    boxes: Boxes[DockerProvider],
+) -> None:
+    found = set()
+    for _ in range(2):
+        box = await boxes.start(profile="strict", workdir="/task/deep")
+        look = "touch x; pwd; id -u; id -g; id -G"
+        workdir, uid, gid, groups = (await box.run("sh", "-c", look))[1].split()
+        assert workdir == "/task/deep"
+        assert uid == gid == groups
+        assert int(uid) >= 20_000
+        found.add(uid)
+        assert (await box.run("id", "-u", user="nobody"))[1] == "65534\n"
+    assert len(found) == 2
+    named = await boxes.start(profile="strict", user="1234:50")
+    assert (await named.run("sh", "-c", "id -u; id -g"))[1] == "1234\n50\n"
+
+
+def test_where_the_daemon_maps_users_the_uid_is_a_mapped_one() -> None:
+    for option in ("name=userns", "name=rootless"):
+        uid = int(own_user(["name=seccomp,profile=builtin", option]).partition(":")[0])
+        assert 20_000 <= uid < 60_000
+    assert int(own_user(["name=cgroupns"]).partition(":")[0]) >= 1 << 20
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_other_strict_containers_keep_their_full_budget(daemon: None, what: str) -> None:
+    with Session("docker", profile="strict") as session:
+        attacker = session.sandbox()
+        attack = attacker.exec(["python3", "-c", ATTACKS[what]]).result(SECONDS)
+        assert int(attack.stdout) > 20, attack.stderr
+        victim = session.run(["python3", "-c", VICTIMS[what]]).result(SECONDS)
+        assert victim.stdout == "fine\n", victim.stderr

@@ -158,13 +158,8 @@ async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept_or_
 
 @pytest.mark.usefixtures("daemon")
 def test_the_limit_of_open_files_is_named() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS["few_descriptors"]],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=dict(os.environ),
-    )
+    argv = [sys.executable, "-c", PROGRAMS["few_descriptors"]]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     output = done.stdout.splitlines()
     assert output, done.stderr
     assert [line for line in output if "Docker daemon at" in line and "start it" in line] == []

@@ -25,7 +25,8 @@ from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import DockerProvider, _loaders
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.components import require_program
-from tests.docker.conftest import PROGRAMS, SOCKET, Box, client, docker, listed, until_gone
+from tests.docker.boxes import Box, Boxes
+from tests.docker.conftest import PROGRAMS, SOCKET, client, docker, listed, until_gone
 from tests.docker_here import TEST_IMAGE
 from tests.faults import FaultProxy
 from tests.traces import assert_forgotten
@@ -33,19 +34,17 @@ from tests.traces import assert_forgotten
 pytestmark = pytest.mark.anyio
 
 
-async def test_everything_works_over_tcp(bridge: FaultProxy, tag: str) -> None:
-    provider, other = (DockerProvider(base_url=bridge.url) for _ in range(2))
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-    assert await Box(provider, sandbox_id).python("print(6 * 7)") == "42"
-    assert await Box(other, sandbox_id).python("print(7 * 7)") == "49"
-    assert [info.id for info in await listed(other, tag)] == [sandbox_id]
-    await provider.delete(sandbox_id)
-    await other.aclose()
-    await provider.aclose()
+async def test_everything_works_over_tcp(boxes: Boxes[DockerProvider], bridge: FaultProxy) -> None:
+    provider, other = (boxes.provider(base_url=bridge.url) for _ in range(2))
+    box = await boxes.start(provider)
+    assert await box.python("print(6 * 7)") == "42"
+    assert await Box(other, box.id).python("print(7 * 7)") == "49"
+    assert box.id in [info.id async for info in other.list({})]
+    await boxes.close()  # before the bridge
 
 
 async def test_everything_works_over_tls_as_the_environment_says(
-    tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boxes: Boxes[DockerProvider], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_program("openssl")
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
@@ -57,14 +56,11 @@ async def test_everything_works_over_tls_as_the_environment_says(
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
     with FaultProxy(f"unix://{SOCKET}", listen="tcp", tls=context) as proxy:
-        monkeypatch.setenv("DOCKER_HOST", proxy.url)
-        monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
-        monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
-        provider = DockerProvider()
-        sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-        assert await Box(provider, sandbox_id).python("print(6 * 7)") == "42"
-        await provider.delete(sandbox_id)
-        await provider.aclose()
+        given = {"HOST": proxy.url, "TLS_VERIFY": "1", "CERT_PATH": str(tmp_path)}
+        for name, value in given.items():
+            monkeypatch.setenv(f"DOCKER_{name}", value)
+        assert await (await boxes.start()).python("print(6 * 7)") == "42"
+        await boxes.close()
 
 
 async def test_other_peoples_containers_are_neither_listed_nor_deleted(
@@ -116,15 +112,16 @@ def own_agent(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_a_removed_agent_volume_is_filled_again(
-    provider: DockerProvider, tag: str, own_agent: None
+    boxes: Boxes[DockerProvider], own_agent: None
 ) -> None:
-    await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
+    provider = boxes.provider()
+    await provider.delete((await boxes.start(provider)).id)
     volume = (await provider._agent.ensure("unused")).name
     for state in ("absent", "empty"):
         docker("volume", "rm", volume)
         if state == "empty":
             docker("volume", "create", volume)
-        box = Box(provider, await provider.create(SandboxSpec(tags={"test": tag})))
+        box = await boxes.start(provider)
         assert await box.python("print(1)") == "1"
         await provider.delete(box.id)
     docker("volume", "rm", volume)
@@ -152,9 +149,9 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     [("kill", "agent was killed.*through Docker"), ("delete", "deleted")],
 )
 async def test_a_command_reports_how_its_sandbox_ended(
-    provider: DockerProvider, tag: str, how: str, expected: str
+    boxes: Boxes[DockerProvider], how: str, expected: str
 ) -> None:
-    box = Box(provider, await provider.create(SandboxSpec(tags={"test": tag}, memory_mb=64)))
+    box = await boxes.start(memory_mb=64)
     # An earlier end for want of memory does not explain a later one.
     assert (await box.run("python", "-c", "b = bytearray(1 << 30)"))[0] == 137
     running = anyio.Event()
@@ -165,14 +162,14 @@ async def test_a_command_reports_how_its_sandbox_ended(
     async def die() -> None:
         command = Command(argv=("sh", "-c", "echo running; sleep 60"))
         with pytest.raises(SandboxTerminatedError, match=expected) as caught:
-            await provider.exec(box.id, command, output)
+            await box.provider.exec(box.id, command, output)
         assert not caught.value.out_of_memory
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(die)
         await running.wait()
         if how == "delete":
-            await provider.delete(box.id)
+            await box.provider.delete(box.id)
         else:
             await anyio.run_process(["docker", "kill", box.id])
 
@@ -188,9 +185,7 @@ async def test_a_detached_sandbox_outlives_its_process_until_its_lifetime(
     await until_gone(provider, tag)
 
 
-async def test_a_killed_guest_takes_its_command_and_nothing_else(
-    provider: DockerProvider, box: Box
-) -> None:
+async def test_a_killed_guest_takes_its_command_and_nothing_else(box: Box) -> None:
     process = client(PROGRAMS["guest"], box.id)
     assert process.stdout is not None
     assert await anyio.to_thread.run_sync(process.stdout.readline) == "running\n"
@@ -220,66 +215,41 @@ async def test_a_renewed_sandbox_is_not_taken_for_expired(
     await provider.delete(sandbox_id)
 
 
-_IMAGE = "sandboxkit-tests/of-a-user"
-_DOCKERFILE = f"""
-FROM {TEST_IMAGE}
-RUN useradd --create-home --uid 1234 app && chmod 700 /home/app && rm -rf /workspace
-USER app
-"""
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def image(daemon: None) -> Iterator[str]:
     """An image of a user whose home nobody else may enter, without /workspace."""
-    subprocess.run(
-        ["docker", "build", "--quiet", "--tag", _IMAGE, "-"],
-        input=_DOCKERFILE.encode(),
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
-    yield _IMAGE
-    subprocess.run(["docker", "rmi", "--force", _IMAGE], stdout=subprocess.DEVNULL, check=True)
+    name = "sandboxkit-tests/of-a-user"
+    add = "useradd --create-home --uid 1234 app && chmod 700 /home/app && rm -rf /workspace"
+    recipe = f"FROM {TEST_IMAGE}\nRUN {add}\nUSER app\n".encode()
+    build = ["docker", "build", "--quiet", "--tag", name, "-"]
+    subprocess.run(build, input=recipe, capture_output=True, check=True)
+    yield name
+    docker("rmi", "--force", name)
 
 
-@pytest.mark.parametrize(
-    ("workdir", "found"),
-    [
-        (None, "/workspace"),
-        ("/home/app/work", "/home/app/work"),
-        ("/home/app/a/b", "/home/app/a/b"),
-        ("/srv/work", "/srv/work"),
-    ],
-)
-def test_the_workdir_belongs_to_the_user(image: str, workdir: str | None, found: str) -> None:
-    with Session("docker", image=image) as session, session.sandbox(workdir=workdir) as sandbox:
-        script = "touch file && id -un && pwd"
-        assert sandbox.exec(["sh", "-c", script]).result(30).stdout == f"app\n{found}\n"
-        assert sandbox.workdir().result(30) == found
+def test_the_workdir_belongs_to_the_user(image: str) -> None:
+    with Session("docker", image=image) as session:
+        for given in (None, "/home/app/work", "/home/app/a/b", "/srv/work"):
+            sandbox, found = session.sandbox(workdir=given), given or "/workspace"
+            script = "touch file && id -un && pwd"
+            assert sandbox.exec(["sh", "-c", script]).result(30).stdout == f"app\n{found}\n"
+            assert sandbox.workdir().result(30) == found
+        with pytest.raises(SandboxStartError, match=r"/etc/passwd/work.*app"):
+            session.sandbox(workdir="/etc/passwd/work").start().result(30)
 
 
-def test_a_workdir_that_cannot_be_made_names_the_user_and_the_folder(image: str) -> None:
-    with (
-        Session("docker", image=image) as session,
-        pytest.raises(SandboxStartError, match=r"/etc/passwd/work.*app"),
-    ):
-        session.sandbox(workdir="/etc/passwd/work").start().result(30)
-
-
-async def test_a_busy_program_past_its_share_was_throttled(
-    provider: DockerProvider, tag: str
-) -> None:
+async def test_a_busy_program_past_its_share_was_throttled(boxes: Boxes[DockerProvider]) -> None:
     # So little of a processor that a busy machine's own slowness is more than that.
-    box = Box(provider, await provider.create(SandboxSpec(tags={"test": tag}, cpus=0.1)))
+    box = await boxes.start(cpus=0.1)
 
     async def ignore(stream: StreamName, chunk: bytes) -> None: ...
 
     # Ten of the shares of a tenth of a second, however long it stands still meanwhile.
     code = "import time\nwhile time.process_time() < 0.13: pass"
     with anyio.fail_after(60):
-        done = await provider.exec(box.id, Command(("python", "-c", code)), ignore)
+        done = await box.provider.exec(box.id, Command(("python", "-c", code)), ignore)
     assert done.usage.throttled_seconds is not None
     assert 0 < done.usage.throttled_seconds < 60
-    await provider.delete(box.id)
 
 
 def test_a_program_that_forgets_to_close_leaves_nothing(tag: str) -> None:

@@ -4,25 +4,25 @@ import json
 import os
 import re
 import subprocess
-from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
 
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._loopback import HOSTS
-from sandboxkit.types import SandboxSpec
-from tests.docker.conftest import PROGRAMS, SOCKET, Box
+from tests.docker.boxes import Boxes
+from tests.docker.conftest import PROGRAMS, SOCKET
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 
 pytestmark = pytest.mark.anyio
 
 # One spec for each way in which a sandbox comes by its /etc/hosts.
-SPECS = {
-    "root": SandboxSpec(),
-    "user": SandboxSpec(user="sandbox"),
-    "service": SandboxSpec(command=("sleep", "600")),
-    "strict": SandboxSpec(profile="strict"),
+SPECS: dict[str, dict[str, Any]] = {  # any option's type
+    "root": {},
+    "user": {"user": "sandbox"},
+    "service": {"command": ("sleep", "600")},
+    "strict": {"profile": "strict"},
 }
 
 
@@ -33,26 +33,23 @@ def by_the_daemon() -> bytes:
     return subprocess.run(run, check=True, capture_output=True).stdout
 
 
-async def look(provider: DockerProvider, tag: str, name: str) -> tuple[str, list[str], list[str]]:
+async def look(
+    boxes: Boxes[DockerProvider], provider: DockerProvider, name: str
+) -> tuple[str, list[str], list[str]]:
     """Its network namespace and interfaces, who was heard by the name, and a new name's address."""
-    sandbox_id = await provider.create(replace(SPECS[name], tags={"test": tag}))
-    try:
-        box = Box(provider, sandbox_id)
-        assert (await provider.read_file(sandbox_id, "/etc/hosts", max_bytes=1000)) == HOSTS
-        network, interfaces, output = json.loads(await box.python(PROGRAMS["loopback"]))
-        return network, interfaces, output
-    finally:
-        await provider.delete(sandbox_id)
+    box = await boxes.start(provider, **SPECS[name])
+    assert (await provider.read_file(box.id, "/etc/hosts", max_bytes=1000)) == HOSTS
+    network, interfaces, output = json.loads(await box.python(PROGRAMS["loopback"]))
+    return network, interfaces, output
 
 
-async def test_each_sandbox_has_its_own_loopback_and_names(
-    provider: DockerProvider, tag: str
-) -> None:
+async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Boxes[DockerProvider]) -> None:
     assert by_the_daemon() == HOSTS
     found: dict[str, tuple[str, list[str], list[str]]] = {}
+    provider = boxes.provider()
 
     async def one(name: str) -> None:
-        found[name] = await look(provider, tag, name)
+        found[name] = await look(boxes, provider, name)
 
     async with anyio.create_task_group() as tasks:
         for name in SPECS:
@@ -68,11 +65,10 @@ async def test_each_sandbox_has_its_own_loopback_and_names(
 
 
 async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names_itself(
-    daemon: None, tag: str
+    boxes: Boxes[DockerProvider],
 ) -> None:
-    provider = DockerProvider()
-    hosts = (await provider._agent.ensure(os.environ["SANDBOXKIT_DOCKER_IMAGE"])).hosts
-    await provider.aclose()
+    agent = boxes.provider()._agent
+    hosts = (await agent.ensure(os.environ["SANDBOXKIT_DOCKER_IMAGE"])).hosts
     refused = json.dumps({"message": f"mounts denied: the path {hosts} is not shared"}).encode()
     creations: list[str] = []
 
@@ -83,10 +79,10 @@ async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names_itself(
         return HttpAnswer(403, refused) if len(creations) <= 2 else None
 
     with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
-        provider = DockerProvider(base_url=proxy.url)
+        provider = boxes.provider(base_url=proxy.url)
         for made in (3, 4):  # the second knows it already
-            network, interfaces, output = await look(provider, tag, "strict")
+            network, interfaces, output = await look(boxes, provider, "strict")
             assert (interfaces, output) == (["lo"], ["127.0.0.1", "PermissionError"])
             assert network != os.readlink("/proc/self/ns/net")
             assert len(creations) == made
-        await provider.aclose()
+        await boxes.close()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,6 +22,7 @@ from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.types import Command, SandboxSpec
 from tests.chaos.distant import no_way
+from tests.docker.boxes import Boxes
 from tests.docker.conftest import PROGRAMS, SOCKET, docker, listed, until_gone
 from tests.faults import Drop, Fault, FaultProxy, Half, HttpAnswer, Request, Stall
 
@@ -105,38 +106,28 @@ async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
     assert "in time" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("where", "body"),
-    [("image", body) for body in BODIES]
-    + [(where, "no message") for where in REQUESTS if where != "delete"],
-)
-async def test_a_server_error_with_an_odd_body_is_unavailable(
-    daemon: None, tag: str, where: str, body: str
+_ODD = BODIES["no message"]
+# A server error is "unavailable"; each other request is answered with two more statuses, and breaks off.
+ANSWERS: list[tuple[str, Fault]] = [
+    *(("image", HttpAnswer(500, body)) for body in BODIES.values()),
+    *((where, HttpAnswer(500, _ODD)) for where in REQUESTS if where != "delete"),
+    *(
+        (where, HttpAnswer(n, _ODD))
+        for where in ("version", "image", "inspect")
+        for n in (200, 404)
+    ),
+    *((where, HttpAnswer(n, _ODD)) for where in ("info", "create", "list") for n in (400, 503)),
+    *((where, Half(5)) for where in REQUESTS),
+]
+
+
+@pytest.mark.parametrize(("where", "fault"), ANSWERS, ids=str)
+async def test_an_odd_or_partial_answer_is_a_typed_error(
+    daemon: None, tag: str, where: str, fault: Fault
 ) -> None:
-    error = await meets(tag, where, HttpAnswer(500, BODIES[body]))
-    assert isinstance(error, ProviderUnavailableError), error
-
-
-@pytest.mark.parametrize(
-    ("where", "status"),
-    [
-        (where, status)
-        for number, where in enumerate(["version", "info", "image", "create", "inspect", "list"])
-        for status in ([200, 404], [400, 503])[number % 2]
-    ],
-)
-async def test_any_status_with_an_odd_body_is_a_typed_error(
-    daemon: None, tag: str, where: str, status: int
-) -> None:
-    """Each request is answered with two of the four."""
-    await meets(tag, where, HttpAnswer(status, BODIES["no message"]))
-
-
-@pytest.mark.parametrize("where", REQUESTS)
-async def test_an_answer_that_breaks_off_is_a_typed_error(
-    daemon: None, tag: str, where: str
-) -> None:
-    await meets(tag, where, Half(5))
+    error = await meets(tag, where, fault)
+    if isinstance(fault, HttpAnswer) and fault.status == 500:
+        assert isinstance(error, ProviderUnavailableError), error
 
 
 @pytest.mark.parametrize("url", ["unix:///nonexistent/docker.sock", "tcp://127.0.0.1:1"])
@@ -163,12 +154,9 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 async def test_a_closed_socket_names_the_group(listener: socket.socket) -> None:
     path = Path(listener.getsockname())
     path.chmod(0)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS["closed_socket"], str(path)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"DOCKER_CONFIG": "/nonexistent"},
-    )
+    argv = [sys.executable, "-c", PROGRAMS["closed_socket"], str(path)]
+    given = os.environ | {"DOCKER_CONFIG": "/nonexistent"}
+    done = subprocess.run(argv, capture_output=True, text=True, env=given)
     assert "usermod -aG docker" in done.stdout, done.stderr
     assert str(path) in done.stdout
 
@@ -269,26 +257,21 @@ def test_all_callers_of_a_silent_daemon_fail_together(daemon: None, tag: str) ->
         assert session.list({"test": tag}).result(30) == []
 
 
-@pytest.fixture
-async def proxied(bridge: FaultProxy) -> AsyncIterator[DockerProvider]:
-    provider = DockerProvider(base_url=bridge.url, timeout=4.0)
-    yield provider
-    await provider.aclose()
-
-
 async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
-    bridge: FaultProxy, proxied: DockerProvider, tag: str
+    boxes: Boxes[DockerProvider], bridge: FaultProxy, tag: str
 ) -> None:
-    sandbox_id = await proxied.create(SandboxSpec(tags={"test": tag}))
+    provider = boxes.provider(base_url=bridge.url, timeout=4.0)
+    box = await boxes.start(provider)
 
     async def output(stream: StreamName, chunk: bytes) -> None:
         bridge.stall()
 
     command = Command(("sh", "-c", "echo running; sleep 600"))
     with anyio.fail_after(BUSY), pytest.raises(OutcomeUnknownError):
-        await proxied.exec(sandbox_id, command, output)
+        await provider.exec(box.id, command, output)
     with anyio.fail_after(BUSY), pytest.raises(ProviderUnavailableError):
-        await proxied.delete(sandbox_id)
+        await provider.delete(box.id)
     bridge.resume()
-    await proxied.delete(sandbox_id)
-    assert await listed(proxied, tag) == []
+    await provider.delete(box.id)
+    assert await listed(provider, tag) == []
+    await boxes.close()

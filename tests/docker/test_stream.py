@@ -3,11 +3,11 @@
 import itertools
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
-import anyio.abc
 import pytest
 from docker import APIClient  # type: ignore[import-untyped]  # the package ships no types
 from hypothesis import given
@@ -20,34 +20,24 @@ from sandboxkit.providers.docker._container import AGENT_SOCKET
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._stream import AttachStream
-from sandboxkit.types import SandboxSpec
 from tests.components import needs_root
-from tests.docker.conftest import PROGRAMS, Box
+from tests.docker.boxes import Boxes
+from tests.docker.conftest import PROGRAMS, docker
 from tests.faults import FaultProxy
 
 pytestmark = pytest.mark.anyio
 
 
-class Chunks(anyio.abc.ByteStream):
-    """A byte stream that arrives in given pieces."""
+def _arriving(pieces: list[bytes]) -> Any:  # as much of a byte stream as is read
+    """A byte stream that arrives in these pieces."""
+    left = [piece for piece in pieces if piece]
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        if not self._pieces:
+    async def receive(max_bytes: int = 65536) -> bytes:
+        if not left:
             raise anyio.EndOfStream
-        return self._pieces.pop(0)
+        return left.pop(0)
 
-    async def send(self, item: bytes) -> None: ...
-
-    async def send_eof(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-    @property
-    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:  # anyio's own signature
-        return {}
+    return SimpleNamespace(receive=receive)
 
 
 async def _read_all(stream: AttachStream, max_bytes: int = 65536) -> bytes:
@@ -76,7 +66,7 @@ def test_frames_are_joined_from_any_split_of_the_stream(
     pieces = [wire[a:b] for a, b in itertools.pairwise(edges)]
 
     async def read() -> tuple[bytes, str]:
-        stream = AttachStream(Chunks(pieces[1:]), pieces[0])
+        stream = AttachStream(_arriving(pieces[1:]), pieces[0])
         return await _read_all(stream, max_bytes), stream._stderr.decode("latin1")
 
     stdout, stderr = anyio.run(read)
@@ -85,7 +75,7 @@ def test_frames_are_joined_from_any_split_of_the_stream(
 
 
 async def test_an_unknown_frame_breaks_the_stream() -> None:
-    stream = AttachStream(Chunks([b"HTTP/1.1 500 no\r\n\r\n"]), b"")
+    stream = AttachStream(_arriving([b"HTTP/1.1 500 no\r\n\r\n"]), b"")
     with pytest.raises(anyio.BrokenResourceError, match="unknown kind"):
         await stream.receive()
 
@@ -121,37 +111,30 @@ async def container(control: Daemon) -> AsyncIterator[str]:
     await control.call(lambda api: api.remove_container(name, force=True), what="remove")
 
 
-async def test_bytes_come_back_exactly_and_half_close_ends_the_process(
+async def test_bytes_come_back_exactly_and_an_end_of_input_ends_the_process(
     control: Daemon, container: str
 ) -> None:
     data = os.urandom(3_000_001)
     path = f"/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
-    stream = await control.stream(path)
-    await control.call(lambda api: api.start(container), what="start")
-    received = b""
-    async with stream, anyio.create_task_group() as tasks:
+    for closes in (False, True):
+        stream = await control.stream(path)
+        await control.call(lambda api: api.start(container), what="start")
+        async with stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(stream.send, data)
+            with anyio.fail_after(60):
+                received = b""
+                while len(received) < len(data):
+                    received += await stream.receive()
+                assert received == data
+                if closes:
+                    await stream.aclose()
+                else:
+                    await stream.send_eof()
+                    assert await _read_all(stream) == b""
+        assert stream.stderr == "ready"
         with anyio.fail_after(60):
-
-            async def feed() -> None:
-                await stream.send(data)
-                await stream.send_eof()
-
-            tasks.start_soon(feed)
-            received = await _read_all(stream)
-    assert received == data
-    assert stream.stderr == "ready"
-
-
-async def test_closing_the_stream_ends_the_process(control: Daemon, container: str) -> None:
-    path = f"/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
-    stream = await control.stream(path)
-    await control.call(lambda api: api.start(container), what="start")
-    await stream.send(b"x")
-    assert await stream.receive() == b"x"
-    await stream.aclose()
-    with anyio.fail_after(60):
-        status = await control.call(lambda api: api.wait(container), what="wait")
-    assert status["StatusCode"] == 0
+            status = await control.call(lambda api: api.wait(container), what="wait")
+        assert status["StatusCode"] == 0
 
 
 async def test_a_stream_to_a_missing_container_says_so(control: Daemon) -> None:
@@ -164,42 +147,31 @@ GREETING = frames.encode(frames.Kind.HELLO, 0, requests.hello(None))
 
 
 @needs_root("only root may enter a network namespace")
-async def test_root_talks_to_the_agent_past_the_daemon(provider: DockerProvider, tag: str) -> None:
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-    try:
-        known = provider._known(sandbox_id)
-        assert await Box(provider, sandbox_id).run("echo", "hello") == (0, "hello\n", "")
-        assert known.client is not known.lifeline
-    finally:
-        await provider.delete(sandbox_id)
-    assert not provider._instances
+async def test_root_talks_to_the_agent_past_the_daemon(boxes: Boxes[DockerProvider]) -> None:
+    provider = boxes.provider()
+    box = await boxes.start(provider)
+    known = provider._known(box.id)
+    assert await box.run("echo", "hello") == (0, "hello\n", "")
+    assert known.client is not known.lifeline
+    await box.run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
+    # The agent's process is found without the daemon.
+    assert provider._agent_pid(known) == int(docker("inspect", "-f", "{{.State.Pid}}", box.id)[0])
+    await provider.delete(box.id)
+    assert provider._agent_pid(provider._known(box.id)) is None
     with pytest.raises(SandboxNotFoundError):
-        await Box(provider, sandbox_id).run("true")
+        await box.run("true")
 
 
-async def test_the_agents_process_is_found_without_the_daemon(
-    provider: DockerProvider, tag: str
+async def test_another_machines_daemon_is_not_bypassed(
+    boxes: Boxes[DockerProvider], bridge: FaultProxy
 ) -> None:
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
-    try:
-        await Box(provider, sandbox_id).run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
-        shown = ["docker", "inspect", "--format", "{{.State.Pid}}", sandbox_id]
-        inspected = (await anyio.run_process(shown)).stdout
-        assert provider._agent_pid(provider._known(sandbox_id)) == int(inspected)
-    finally:
-        await provider.delete(sandbox_id)
-    assert provider._agent_pid(provider._known(sandbox_id)) is None
-
-
-async def test_another_machines_daemon_is_not_bypassed(bridge: FaultProxy, tag: str) -> None:
-    provider = DockerProvider(base_url=bridge.url)
-    box = Box(provider, await provider.create(SandboxSpec(tags={"test": tag})))
+    provider = boxes.provider(base_url=bridge.url)
+    box = await boxes.start(provider)
     for _ in range(5):
         assert await box.run("echo", "hello") == (0, "hello\n", "")
     known = provider._known(box.id)
     assert known.client is known.lifeline
-    await provider.delete(box.id)
-    await provider.aclose()
+    await boxes.close()
 
 
 async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
@@ -209,13 +181,7 @@ async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 async def test_a_program_in_the_sandbox_is_refused_by_the_agent(
-    provider: DockerProvider, tag: str, user: str
+    boxes: Boxes[DockerProvider], user: str
 ) -> None:
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}, user=user))
-    try:
-        assert (
-            await Box(provider, sandbox_id).python(f"{ADDRESS=}\n{GREETING=}\n" + PROGRAMS["knock"])
-            == "b''"
-        )
-    finally:
-        await provider.delete(sandbox_id)
+    box = await boxes.start(user=user)
+    assert await box.python(f"{ADDRESS=}\n{GREETING=}\n" + PROGRAMS["knock"]) == "b''"

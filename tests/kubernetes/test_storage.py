@@ -28,9 +28,11 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import PROGRAMS, new_claim, new_namespace, require_cluster, sandboxes
+from tests.local.test_mounts import assert_a_reset_keeps_mounts
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 T = TypeVar("T")
+Mounts = dict[str, Dataset | Volume | str]
 
 _VARIABLE = "SANDBOXKIT_KUBERNETES_STORAGE_CLAIM"
 
@@ -177,19 +179,13 @@ def _phase(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
 
 
 def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> None:
+    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["starts"], folder], subprocess.PIPE
     clients = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAMS["storage"]["starts"], folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
+        subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, bufsize=1) for _ in range(3)
     ]
     for client in clients:
         assert client.stdin is not None
         client.stdin.write("\n")
-        client.stdin.flush()
     found = {client.communicate(timeout=150)[0].strip() for client in clients}
     assert found == {(folder / "file").read_text()}
     assert stored(store) == [Dataset(folder).digest[7:]]
@@ -243,33 +239,25 @@ def test_a_full_claim_is_a_capacity_error(folder: Path, store: Path) -> None:
         subprocess.run(["umount", "--lazy", store], check=True)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "raised", "words"),
-    [
-        ("SECURITY", "restricted", ConfigurationError, r"cannot be written.*uid 65534"),
-        ("IMAGE", "sandboxkit/scratch:1", ConfigurationError, "need python3 in the default image"),
-        (
-            "STORAGE_CLAIM",
-            "no-such-claim",
-            SandboxStartError,
-            r'"no-such-claim" not found.*check storage_claim',
-        ),
-    ],
-    ids=["not writable", "no python", "no claim"],
-)
+UNUSABLE: dict[str, tuple[str, str, type[Exception], str]] = {
+    "not writable": ("SECURITY", "restricted", ConfigurationError, r"cannot be written.*uid 65534"),
+    "no python": ("IMAGE", "sandboxkit/scratch:1", ConfigurationError, "python3 in the default"),
+    "no claim": (
+        "STORAGE_CLAIM",
+        "absent",
+        SandboxStartError,
+        r'"absent" not found.*check storage',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
 def test_a_claim_that_cannot_be_used_is_said(
-    folder: Path,
-    store: Path,
-    found_cluster: Cluster,
-    room: str,
-    monkeypatch: pytest.MonkeyPatch,
-    variable: str,
-    value: str,
-    raised: type[Exception],
-    words: str,
+    folder: Path, found_cluster: Cluster, room: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    variable, value, raised, words = UNUSABLE[name]
     monkeypatch.setenv(f"SANDBOXKIT_KUBERNETES_{variable}", value)
-    mounts: dict[str, Dataset | Volume | str] = {"/data": Dataset(folder)}
+    mounts: Mounts = {"/data": Dataset(folder)}
     if variable == "STORAGE_CLAIM":
         mounts = {"/cache": Volume("cache")}
     with (
@@ -285,10 +273,7 @@ def test_restricted_pods_fill_and_mount_as_one_user(
 ) -> None:
     monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SECURITY", "restricted")
     os.chown(store, 65534, 65534)
-    mounts: dict[str, Dataset | Volume | str] = {
-        "/data": Dataset(folder),
-        "/cache": Volume("cache"),
-    }
+    mounts: Mounts = {"/data": Dataset(folder), "/cache": Volume("cache")}
     with Session("kubernetes", mounts=mounts, network="internet") as session:
         script = "cat /data/file; touch /data/new || echo >/cache/kept refused"
         done = session.run(["sh", "-c", script]).result(120)
@@ -296,22 +281,8 @@ def test_restricted_pods_fill_and_mount_as_one_user(
         assert session.run(["cat", "/cache/kept"]).result(120).stdout == "refused\n"
 
 
-def test_a_reset_keeps_a_mount(folder: Path, store: Path) -> None:
-    content = (folder / "file").read_text()
-    with Session(
-        "kubernetes",
-        mounts={"/data": Dataset(folder), "/workspace/given": Dataset(folder)},
-        profile="strict",
-        pool=1,
-        max_concurrency=1,
-        reuse="reset",
-    ) as session:
-        for _ in range(3):
-            script = "cat /data/file given/file; ls; touch left /tmp/left"
-            result = session.run(["sh", "-c", script]).result(120)
-            assert result.stdout == f"{content}{content}given\n", result.stderr
-        stats = session.pool_stats()
-        assert (stats.made, stats.thrown_away) == (1, {})
+def test_a_reset_keeps_a_mount(folder: Path) -> None:
+    assert_a_reset_keeps_mounts("kubernetes", Dataset(folder))
 
 
 def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,7 @@ import pytest
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._launch import Launched
-from sandboxkit.types import Command, SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxSpec
 
 PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 
@@ -22,11 +23,15 @@ PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml
 class Run:
     """A command's outcome."""
 
+    exit: Exit
+
     def __init__(self) -> None:
-        self.status = -1
-        self.stdout = ""
-        self.stderr = ""
+        self.stdout = self.stderr = ""
         self.heard = anyio.Event()
+
+    @property
+    def status(self) -> int:
+        return self.exit.status
 
     async def output(self, stream: StreamName, data: bytes) -> None:
         text = data.decode(errors="replace")
@@ -41,15 +46,12 @@ class Box:
     """One sandbox, with a short way to run commands in it."""
 
     def __init__(self, provider: LocalProvider, sandbox_id: str) -> None:
-        self.provider = provider
-        self.id = sandbox_id
+        self.provider, self.id = provider, sandbox_id
 
     async def run(self, *argv: str, run: Run | None = None, user: str | None = None) -> Run:
         run = run or Run()
         with anyio.fail_after(60):
-            run.status = (
-                await self.provider.exec(self.id, Command(argv, user=user), run.output)
-            ).status
+            run.exit = await self.provider.exec(self.id, Command(argv, user=user), run.output)
         return run
 
     async def sh(self, script: str) -> Run:
@@ -88,6 +90,18 @@ async def make(provider: LocalProvider, **spec: object) -> Box:
     """A sandbox with this spec."""
     with anyio.fail_after(60):
         return Box(provider, await provider.create(SandboxSpec(**spec)))  # type: ignore[arg-type]  # the tests' shorthand
+
+
+@contextmanager
+def mounted(state: Path, options: str, kind: str = "tmpfs") -> Iterator[None]:
+    """Make the state folder a file system of its own meanwhile."""
+    state.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", kind, "-o", options, "none", state], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", state], check=True)
+        state.rmdir()
 
 
 def client(code: str, *arguments: str, prefix: list[str] | None = None) -> "subprocess.Popen[str]":

@@ -1,4 +1,4 @@
-"""As root each sandbox has a host uid of its own, as long as anything of it lives."""
+"""As root each sandbox has a host uid of its own while anything of it lives, and uses up nobody else's counts."""
 
 import fcntl
 import os
@@ -9,15 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from sandboxkit import Session
 from sandboxkit.errors import CapacityError
 from sandboxkit.providers.local import LocalProvider, _host_uid
 from tests.components import needs_root
+from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.conftest import PROGRAMS, client, launched, make
 
-pytestmark = [
-    pytest.mark.anyio,
-    needs_root("only root has uids to lend"),
-]
+pytestmark = [pytest.mark.anyio, needs_root("only root has uids to lend")]
 
 
 def uid_of(provider: LocalProvider, sandbox_id: str) -> int:
@@ -54,16 +53,12 @@ async def test_sandboxes_of_one_owner_and_of_two_have_different_host_uids(
         assert lendable is not None
         assert all(uid in lendable for uid in found)
         assert lendable.start not in found
+        for box, uid in zip(boxes, found, strict=True):
+            assert is_lent(uid)
+            await box.provider.delete(box.id)
+            assert not is_lent(uid)
     finally:
         await other.aclose()
-
-
-async def test_uid_is_released_when_the_sandbox_ends(provider: LocalProvider) -> None:
-    box = await make(provider)
-    uid = uid_of(provider, box.id)
-    assert is_lent(uid)
-    await provider.delete(box.id)
-    assert not is_lent(uid)
 
 
 async def test_uid_of_a_detached_sandbox_outlives_its_owner(
@@ -96,15 +91,45 @@ async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider, state: 
 def test_taken_uids_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     few = range(2_000_200_000, 2_000_200_004)
     monkeypatch.setattr(_host_uid, "uids", lambda: few)
-    lent = [_host_uid.lend() for _ in few[1:]]
-    try:
-        assert {each.uid for each in lent if each is not None} == set(few[1:])
-        with pytest.raises(CapacityError, match="no free uid"):
-            _host_uid.lend()
-    finally:
-        for each in lent:
-            assert each is not None
-            each.give_back()
-    again = _host_uid.lend()
-    assert again is not None
-    again.give_back()
+    for _ in range(2):
+        lent = [each for each in (_host_uid.lend() for _ in few[1:]) if each is not None]
+        try:
+            assert {each.uid for each in lent} == set(few[1:])
+            with pytest.raises(CapacityError, match="no free uid"):
+                _host_uid.lend()
+        finally:
+            for each in lent:
+                each.give_back()
+
+
+SECONDS = 60
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+def test_other_sandboxes_keep_their_full_budget(what: str) -> None:
+    with Session("local") as session:
+        attacker = session.sandbox()
+        attack = attacker.exec(["python3", "-c", ATTACKS[what]]).result(SECONDS)
+        assert int(attack.stdout) > 20, attack.stderr
+        for _ in range(2):
+            victim = session.run(["python3", "-c", VICTIMS[what]]).result(SECONDS)
+            assert victim.stdout == "fine\n", victim.stderr
+        job = session.run_python(VICTIMS[what]).result(SECONDS)
+        assert job.stdout == "fine\n", job.stderr
+        # The sandbox that it was used up in can still be used.
+        assert attacker.exec(["echo", "alive"]).result(SECONDS).stdout == "alive\n"
+
+
+def test_commands_have_small_budgets_of_what_is_counted_for_a_user() -> None:
+    script = "ulimit -Hn; ulimit -Hi; ulimit -Hq; ulimit -Hl; ulimit -Hc"
+    code = "import resource as r\nfor n in ('NOFILE', 'SIGPENDING', 'MSGQUEUE', 'MEMLOCK'):"
+    code += "\n    print(r.getrlimit(getattr(r, 'RLIMIT_' + n))[1])"
+    with Session("local") as session:
+        box = session.sandbox()
+        found = box.exec(["bash", "-c", script]).result(SECONDS).stdout.split()
+        assert found == ["4096", "1024", "131072", "64", "0"]
+        for ran in (
+            box.exec(["python3", "-c", code]).result(SECONDS),
+            session.run_python(code).result(SECONDS),
+        ):
+            assert ran.stdout.split() == ["4096", "1024", "131072", "65536"]

@@ -27,7 +27,7 @@ from sandboxkit import (
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
-from tests.local.conftest import PROGRAMS, launched
+from tests.local.conftest import PROGRAMS, launched, mounted
 from tests.local.test_image import docker_save, layer, tar_of  # noqa: F401  # the fixture
 from tests.local.test_unprivileged import as_ordinary_user
 
@@ -225,12 +225,11 @@ async def test_folders_that_only_the_owner_of_an_image_may_read_stay_the_images(
 async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_with_the_remedy(
     state: Path, image: str, tmp_path: Path
 ) -> None:
-    layers = [tmp_path / name for name in ("lower", "upper", "work")]
-    for path in (state, *layers):
+    layers = {name: tmp_path / name for name in ("lower", "upper", "work")}
+    for path in layers.values():
         path.mkdir(mode=0o700)
-    options = ",".join(f"{path.name}dir={path}" for path in layers)
-    subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", state], check=True)
-    try:
+    options = ",".join(f"{name}dir={path}" for name, path in layers.items())
+    with mounted(state, options, "overlay"):
         provider = LocalProvider()
         async with Session(provider, image=image) as session, session.sandbox() as sandbox:
             kept = await sandbox.snapshot()
@@ -239,8 +238,6 @@ async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_w
                 await sandbox.snapshot()
         await kept.delete()
         await provider.aclose()
-    finally:
-        subprocess.run(["umount", "--lazy", state], check=True)
 
 
 def _make_socket(folder: str, name: str, uid: int) -> None:
@@ -261,11 +258,8 @@ async def test_an_images_file_that_a_socket_replaced_does_not_come_back(
         _make_socket(f"/proc/{init}/root/etc", "old", os.stat(f"/proc/{init}").st_uid)
         snapshot = await base.snapshot()
     async with session.sandbox(snapshot=snapshot) as other:
-        assert (await other.exec(["ls", "/etc"])).stdout.split() == [
-            "kept",
-            "passwd",
-            "resolv.conf",
-        ]
+        seen = await other.exec(["ls", "/etc"])
+        assert seen.stdout.split() == ["kept", "passwd", "resolv.conf"]
 
 
 async def test_modes_of_the_images_common_folders_are_kept(session: Session, folder: str) -> None:

@@ -1,18 +1,21 @@
-"""What a program in a sandbox can see and reach of this machine."""
+"""What a program in a sandbox can see and reach of this machine, and the system calls that it may make."""
 
+import errno
+import json
 import os
 import re
 import shutil
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from sandboxkit import Session
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers.local import LocalProvider, _bwrap, _layout
+from sandboxkit.providers import _agent
+from sandboxkit.providers.local import LocalProvider, _bwrap, _layout, _seccomp
 from sandboxkit.providers.local._arguments import NO_TIME_WAIT
 from tests.components import needs_root
 from tests.local.conftest import PROGRAMS, Box, launched, make
@@ -30,9 +33,8 @@ async def test_unix_sockets_of_the_host_cannot_be_reached(box: Box, tmp_path: Pa
         abstract.bind(f"\0sandboxkit-test-{os.getpid()}")
         abstract.listen()
         for address in (str(path), f"\\0sandboxkit-test-{os.getpid()}", "/run/docker.sock"):
-            run = await box.python(
-                f"import socket; socket.socket(socket.AF_UNIX).connect('{address}')"
-            )
+            code = f"import socket; socket.socket(socket.AF_UNIX).connect('{address}')"
+            run = await box.python(code)
             assert run.status != 0
             assert "FileNotFoundError" in run.stderr or "ConnectionRefusedError" in run.stderr
     assert "sock" not in (await box.sh("cut -d' ' -f8 /proc/net/unix")).stdout
@@ -113,20 +115,14 @@ def etc_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @needs_root("only root can put files into /etc")
 @pytest.mark.parametrize("profile", ["standard", "strict"])
-def test_etc_has_the_files_of_packages_without_secrets(etc_folder: Path, profile: str) -> None:
-    with Session("local", profile="strict" if profile == "strict" else "standard") as session:
-        box = session.sandbox()
-        assert box.exec(["cat", f"{etc_folder}/security.conf"]).result(60).stdout == "settings"
-        for command in (
-            ["cat", f"{etc_folder}/management.password"],
-            ["touch", f"{etc_folder}/new"],
-        ):
-            assert box.exec(command).result(60).returncode != 0
-
-
-def test_etc_has_no_information_about_the_host() -> None:
-    with Session("local") as session:
-        listed = session.run(["ls", "/etc", "/etc/ssl"]).result(60).stdout.split()
+async def test_etc_has_the_files_of_packages_without_secrets(
+    provider: LocalProvider, etc_folder: Path, profile: str
+) -> None:
+    box = await make(provider, profile=profile)
+    assert (await box.sh(f"cat {etc_folder}/security.conf")).stdout == "settings"
+    for command in ("cat {}/management.password", "touch {}/new"):
+        assert (await box.sh(command.format(etc_folder))).status != 0
+    listed = (await box.sh("ls /etc /etc/ssl")).stdout.split()
     assert not {"shadow", "hostname", "machine-id", "ssh", "private", "sudoers"} & set(listed)
 
 
@@ -141,12 +137,8 @@ async def test_no_user_of_a_sandbox_sees_or_changes_the_host(
     assert [line for line in found.split() if not line.endswith(":")] == [user]
     pattern = Path("/proc/sys/kernel/core_pattern")
     before = pattern.read_bytes()
-    for name in (
-        "sys/kernel/core_pattern",
-        "sys/vm/swappiness",
-        "sys/kernel/hostname",
-        "sysrq-trigger",
-    ):
+    names = ("sys/kernel/core_pattern", "sys/vm/swappiness", "sys/kernel/hostname")
+    for name in (*names, "sysrq-trigger"):
         assert (await box.sh(f"echo b > /proc/{name}")).status != 0, name
     assert pattern.read_bytes() == before
     status = Path(f"/proc/{launched(provider, box.id).init_pid}/status").read_text()
@@ -171,3 +163,89 @@ async def test_a_command_may_have_no_other_user_than_its_sandbox(provider: Local
             with pytest.raises(ConfigurationError, match="only user"):
                 await box.run("id", user=user)
         assert (await box.run("id", "-un", user=own)).stdout == f"{own}\n"
+
+
+PROFILE = json.loads(Path(_agent.__file__).with_name("seccomp.json").read_bytes())
+NUMBERS = json.loads(Path(_seccomp.__file__).with_name("syscalls.json").read_bytes())
+ALLOW, KILL = 0x7FFF0000, 0x80000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def interpret(program: bytes, arch: int, number: int, *args: int) -> int:
+    """What the kernel would do with this call."""
+    data = struct.pack("=iIQ6Q", number, arch, 0, *(args + (0,) * 6)[:6])
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    at = accumulator = 0
+    while True:
+        operation, if_true, if_false, value = code[at]
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x54:
+            accumulator &= value
+        elif operation == 0x06:
+            return int(value)
+        else:
+            test = {
+                0x15: accumulator == value,
+                0x25: accumulator > value,
+                0x35: accumulator >= value,
+            }[operation]
+            at += if_true if test else if_false
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def arch(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def program(arch: str) -> bytes:
+    """The compiled profile, which an interpreter of its instructions runs."""
+    return _seccomp.compile_profile(PROFILE, NUMBERS[arch], ARCHITECTURES[arch])
+
+
+def test_every_call_is_as_in_the_profile(arch: str, program: bytes) -> None:
+    always = {
+        name
+        for rule in PROFILE["syscalls"]
+        if not rule["args"] and rule["action"] == "SCMP_ACT_ALLOW"
+        for name in rule["names"]
+    }
+    allowed = {NUMBERS[arch][name] for name in always if name in NUMBERS[arch]}
+    absent = NUMBERS[arch]["io_setup"]  # one budget for the machine: programs go on without it
+    assert interpret(program, ARCHITECTURES[arch], absent) == 0x00050000 | errno.ENOSYS
+    special = {NUMBERS[arch][name] for name in ("socket", "clone", "clone3", "personality")}
+    for number in set(range(600)) - special - {absent}:
+        expected = ALLOW if number in allowed else 0x00050000 | 1
+        assert interpret(program, ARCHITECTURES[arch], number) == expected, number
+
+
+def test_arguments_decide(arch: str, program: bytes) -> None:
+    def call(name: str, *args: int) -> int:
+        return interpret(program, ARCHITECTURES[arch], NUMBERS[arch][name], *args)
+
+    for family in (1, 2, 10, 16):
+        assert call("socket", family) == ALLOW
+    for family in (17, 38, 40, 1 << 32 | 1):
+        assert call("socket", family) == 0x00050001
+    assert call("clone", 0x003D0F00) == ALLOW
+    for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert call("clone", 0x003D0F00 | flag) == 0x00050001
+    assert call("clone3") == 0x00050000 | 38
+    assert call("personality", 0xFFFFFFFF) == ALLOW
+    assert call("personality", 0x0040000) == 0x00050001
+
+
+def test_calls_of_other_architectures_are_fatal(arch: str, program: bytes) -> None:
+    other = next(value for name, value in ARCHITECTURES.items() if name != arch)
+    assert interpret(program, other, 0) == KILL
+    assert interpret(program, 0x40000003, 1) == KILL
+    if arch == "x86_64":
+        assert interpret(program, ARCHITECTURES[arch], 0x40000000) == KILL
+
+
+def test_every_name_has_a_number() -> None:
+    names = {name for rule in PROFILE["syscalls"] for name in rule["names"]}
+    assert names <= NUMBERS["x86_64"].keys()
+    assert {"openat", "clone", "socket", "execve"} <= NUMBERS["aarch64"].keys()

@@ -3,15 +3,16 @@
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
-from sandboxkit.types import Command, Ending, Exit, SandboxSpec
+from sandboxkit.types import Ending, SandboxSpec
 from tests.components import needs_control_group
-from tests.local.conftest import PROGRAMS, Box, Run, launched, make
+from tests.local.conftest import PROGRAMS, Box, launched, make
 
 pytestmark = pytest.mark.anyio
 
@@ -64,28 +65,26 @@ async def test_cpus_bound_processor_time(provider: LocalProvider, state: Path) -
 @pytest.mark.parametrize(
     "spec",
     [
-        SandboxSpec(gpu="any"),
-        SandboxSpec(user="postgres"),
-        SandboxSpec(user="root", profile="strict"),
-        SandboxSpec(memory_mb=0),
-        SandboxSpec(disk_mb=0),
-        SandboxSpec(pids=0),
-        SandboxSpec(cpus=0.0),
-        SandboxSpec(detach=True, lifetime=None),
+        {"gpu": "any"},
+        {"user": "postgres"},
+        {"user": "root", "profile": "strict"},
+        {"detach": True, "lifetime": None},
+        *({option: 0} for option in ("memory_mb", "disk_mb", "pids", "cpus")),
     ],
+    ids=str,
 )
-async def test_unsupported_limits_are_refused(spec: SandboxSpec) -> None:
+async def test_unsupported_limits_are_refused(spec: dict[str, Any]) -> None:  # options' types
     with pytest.raises(ConfigurationError):
-        LocalProvider().check(spec)
+        LocalProvider().check(SandboxSpec(**spec))
 
 
 @pytest.mark.parametrize("spec", [{"memory_mb": 64}, {"pids": 9}, {"cpus": 1.0}])
 async def test_limit_without_a_control_group_is_refused(
-    monkeypatch: pytest.MonkeyPatch, spec: dict[str, float]
+    monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(_cgroup, "available", frozenset)
     with pytest.raises(ConfigurationError, match=f"{next(iter(spec))}=.*cannot be enforced"):
-        LocalProvider().check(SandboxSpec(**spec))  # type: ignore[arg-type]  # numbers all
+        LocalProvider().check(SandboxSpec(**spec))
 
 
 @needs_cpu
@@ -141,35 +140,16 @@ async def test_groups_in_use_when_a_sandbox_ends_go_with_its_provider(
 HOG = "b = bytearray()\nwhile True: b += b'x' * 10_000_000"
 
 
-async def ended(box: Box, code: str) -> Exit:
-    command = Command(("python3", "-c", code))
-    with anyio.fail_after(60):
-        return await box.provider.exec(box.id, command, Run().output)
-
-
 @needs_memory
-async def test_a_hog_among_the_children_leaves_the_commands_own_end(
-    provider: LocalProvider,
-) -> None:
-    code = f"import subprocess, sys\nsys.exit(subprocess.call(['python3', '-c', {HOG!r}]) == -9)"
-    done = await ended(await make(provider, memory_mb=64), code)
+async def test_a_command_is_told_of_its_own_hogs_only(provider: LocalProvider) -> None:
+    box, other = await make(provider, memory_mb=64), LocalProvider()
+    child = f"import subprocess, sys\nsys.exit(subprocess.call(['python3', '-c', {HOG!r}]) == -9)"
+    done = (await box.python(child)).exit
     assert (done.status, done.ending, done.usage.oom_kills) == (1, Ending.EXITED, 1)
-
-
-@needs_memory
-async def test_an_earlier_hog_is_not_counted_again(provider: LocalProvider) -> None:
-    box = await make(provider, memory_mb=64)
-    await ended(box, HOG)
-    done = await ended(box, "import os; os.kill(os.getpid(), 9)")
+    done = (await box.python("import os; os.kill(os.getpid(), 9)")).exit
     assert (done.ending, done.usage.oom_kills) == (Ending.SIGNAL, 0)
-
-
-@needs_memory
-async def test_a_second_client_gets_the_same_outcome(provider: LocalProvider) -> None:
-    box = await make(provider, memory_mb=64)
-    other = LocalProvider()
     try:
-        done = await ended(Box(other, box.id), HOG)
+        done = (await Box(other, box.id).python(HOG)).exit  # a second client's command
     finally:
         await other.aclose()
     assert (done.ending, done.usage.oom_kills) == (Ending.OUT_OF_MEMORY, 1)
@@ -181,10 +161,10 @@ async def test_a_busy_program_past_its_share_was_throttled(provider: LocalProvid
     box = await make(provider, cpus=0.1)
     # Ten of the shares of a tenth of a second, however long it stands still meanwhile.
     code = "import time\nwhile time.process_time() < 0.13: pass"
-    throttled = (await ended(box, code)).usage.throttled_seconds
+    throttled = (await box.python(code)).exit.usage.throttled_seconds
     assert throttled is not None
     assert 0 < throttled < 60
-    idle = (await ended(box, "import time; time.sleep(0.2)")).usage.throttled_seconds
+    idle = (await box.python("import time; time.sleep(0.2)")).exit.usage.throttled_seconds
     assert idle is not None
     assert idle < throttled
 
@@ -196,7 +176,7 @@ async def test_counts_that_the_kernel_cannot_change_are_read_once(
     provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, cpus: float | None, expected: int
 ) -> None:
     box = await make(provider, cpus=cpus)
-    assert (await ended(box, "print(1)")).usage.throttled_seconds == 0.0
+    assert (await box.python("print(1)")).exit.usage.throttled_seconds == 0.0
     counters = launched(provider, box.id).counters
     files, read, pread = (counters._oom_kills, counters._throttled), list[int](), os.pread
 
@@ -206,5 +186,5 @@ async def test_counts_that_the_kernel_cannot_change_are_read_once(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", noted)
-        assert (await ended(box, "print(1)")).usage.throttled_seconds == 0.0
+        assert (await box.python("print(1)")).exit.usage.throttled_seconds == 0.0
     assert len(read) == expected

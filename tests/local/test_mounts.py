@@ -2,17 +2,22 @@
 
 import signal
 import subprocess
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit import Dataset, DatasetNotFoundError, Session, VolumeError
 from sandboxkit.datasets import DatasetStore
+from sandboxkit.provider import Provider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_root
-from tests.local.conftest import PROGRAMS, client
+from tests.local.conftest import PROGRAMS, client, ended, said
 from tests.local.test_unprivileged import as_ordinary_user
+from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +29,16 @@ def folder(tmp_path: Path) -> Path:
     made.mkdir()
     (made / "file").write_text("content")
     return made
+
+
+@pytest.fixture
+async def owner(state: Path, anyio_backend: str) -> AsyncIterator[LocalProvider]:
+    """A provider whose state folder keeps datasets and volumes in the end."""
+    provider = LocalProvider()
+    yield provider
+    async for info in provider.list({}):
+        await provider.delete(info.id)
+    await provider.aclose()
 
 
 def removed() -> list[str]:
@@ -45,29 +60,23 @@ async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> N
 
 
 async def test_a_dataset_of_a_sandbox_that_outlives_its_owner_is_kept(
-    state: Path, folder: Path
+    owner: LocalProvider, folder: Path
 ) -> None:
     with client(PROGRAMS["with_dataset"].format(folder=str(folder), detach=True)) as process:
-        _, sandbox_id = process.communicate(timeout=60)[0].splitlines()
+        *_, sandbox_id = process.communicate(timeout=60)[0].splitlines()
     assert removed() == []
-    provider = LocalProvider()
-    try:
-        assert await provider.read_file(sandbox_id, "/data/file", max_bytes=100) == b"content"
-    finally:
-        async for info in provider.list({}):
-            await provider.delete(info.id)
-        await provider.aclose()
+    assert await owner.read_file(sandbox_id, "/data/file", max_bytes=100) == b"content"
+    async for info in owner.list({}):
+        await owner.delete(info.id)
     assert len(removed()) == 1
 
 
 async def test_a_dataset_of_a_killed_owner_is_removed(state: Path, folder: Path) -> None:
     code = PROGRAMS["with_dataset"].format(folder=str(folder), detach=False) + "sys.stdin.read()"
     with client(code) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        await said(process)
         assert removed() == []
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        await ended(process, signal.SIGKILL)
     assert len(removed()) == 1
 
 
@@ -88,18 +97,25 @@ def test_a_mount_is_nosuid_and_nodev(folder: Path) -> None:
     assert {"ro", "nosuid", "nodev"} <= set(found.split()[5].split(","))
 
 
-def test_a_reset_keeps_a_mount_and_proves_the_rest(folder: Path) -> None:
-    mounts = {"/data": Dataset(folder), "/workspace/given": Dataset(folder)}
-    with Session(
-        "local", mounts=mounts, profile="strict", pool=1, max_concurrency=1, reuse="reset"
-    ) as session:
+def assert_a_reset_keeps_mounts(provider: Provider | str, dataset: Dataset, **options: Any) -> None:
+    """Use one sandbox three times; `dataset` has nothing but "file"."""
+    mounts = {"/data": dataset, "/workspace/given": dataset}
+    once: dict[str, Any] = {"profile": "strict", "pool": 1, "max_concurrency": 1, **options}
+    with Session(provider, mounts=mounts, reuse="reset", **once) as session:
+        seen = set()
         for _ in range(3):
-            script = "cat /data/file given/file; ls; touch left /tmp/left; rm -rf /workspace"
-            result = session.run(["sh", "-c", script]).result(60)
-            assert result.stdout == "contentcontentgiven\n"
+            script = "cat /data/file; cmp /data/file given/file; ls; touch left /tmp/left"
+            done = session.run(["sh", "-c", f"{script}; rm -rf /workspace"]).result(120)
+            seen.add(done.stdout)
+        assert len(seen) == 1, seen
+        assert seen.pop().removesuffix("given\n").isalnum(), done.stderr
         stats = session.pool_stats()
-        assert (stats.reset, stats.made, stats.thrown_away) == (stats.reset, 1, {})
+        assert (stats.made, stats.thrown_away) == (1, {})
         assert stats.reset >= 2
+
+
+def test_a_reset_keeps_a_mount_and_proves_the_rest(folder: Path) -> None:
+    assert_a_reset_keeps_mounts("local", Dataset(folder))
 
 
 VOLUME_MOUNTS = {"/cache": "volume:pip"}
@@ -119,52 +135,41 @@ async def test_an_ordinary_users_sandboxes_own_what_is_in_a_volume(state: Path) 
     assert (await as_ordinary_user(PROGRAMS["shared"], state)).splitlines() == OUTCOME
 
 
-async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(state: Path) -> None:
+async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(owner: LocalProvider) -> None:
     with client(PROGRAMS["with_volume"].format(detach=False) + "sys.stdin.read()") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    provider = LocalProvider()
-    try:
-        sandbox_id = await provider.create(SandboxSpec(mounts=VOLUME_MOUNTS))
-        assert await provider.read_file(sandbox_id, "/cache/file", max_bytes=9) == b"content"
-        await provider.delete(sandbox_id)
-        await provider.remove_volume("pip")
-        assert await provider.list_volumes() == []
-    finally:
-        await provider.aclose()
+        await said(process)
+        await ended(process, signal.SIGKILL)
+    sandbox_id = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
+    assert await owner.read_file(sandbox_id, "/cache/file", max_bytes=9) == b"content"
+    await owner.delete(sandbox_id)
+    await owner.remove_volume("pip")
+    assert await owner.list_volumes() == []
 
 
-async def test_a_volume_of_a_sandbox_that_outlives_its_owner_is_in_use(state: Path) -> None:
+async def test_a_volume_of_a_sandbox_that_outlives_its_owner_is_in_use(
+    owner: LocalProvider,
+) -> None:
     with client(PROGRAMS["with_volume"].format(detach=True)) as process:
         sandbox_id = process.communicate(timeout=60)[0].strip()
-    provider = LocalProvider()
-    try:
-        with pytest.raises(VolumeError, match="'pip' is in use"):
-            await provider.remove_volume("pip")
-        await provider.delete(sandbox_id)
-        await provider.remove_volume("pip")
-    finally:
-        await provider.aclose()
+    with pytest.raises(VolumeError, match="'pip' is in use"):
+        await owner.remove_volume("pip")
+    await owner.delete(sandbox_id)
+    await owner.remove_volume("pip")
 
 
-async def test_a_volume_that_is_made_again_is_not_the_removed_one(state: Path) -> None:
-    provider, other = LocalProvider(), LocalProvider()
-    try:
-        for _ in range(2):
-            sandbox_id = await provider.create(SandboxSpec(mounts=VOLUME_MOUNTS))
-            assert await provider.list_dir(sandbox_id, "/cache") == []
-            await provider.write_file(sandbox_id, "/cache/file", b"content", mode=None)
-            await provider.delete(sandbox_id)
-            await other.remove_volume("pip")
-    finally:
-        await provider.aclose()
-        await other.aclose()
+async def test_a_volume_that_is_made_again_is_not_the_removed_one(owner: LocalProvider) -> None:
+    other = LocalProvider()
+    for _ in range(2):
+        sandbox_id = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
+        assert await owner.list_dir(sandbox_id, "/cache") == []
+        await owner.write_file(sandbox_id, "/cache/file", b"content", mode=None)
+        await owner.delete(sandbox_id)
+        await other.remove_volume("pip")
+    await other.aclose()
 
 
 async def test_what_a_killed_removal_left_goes_with_the_next_one(
-    state: Path, tmp_path: Path
+    owner: LocalProvider, state: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"
     kept.write_text("content")
@@ -176,12 +181,15 @@ async def test_what_a_killed_removal_left_goes_with_the_next_one(
     (left / "closed").mkdir(0)
     deep = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 1; i=$((i+1)); done"
     subprocess.run(["sh", "-c", deep], cwd=left, check=True)
-    provider = LocalProvider()
-    try:
-        sandbox_id = await provider.create(SandboxSpec(mounts=VOLUME_MOUNTS))
-        await provider.delete(sandbox_id)
-        await provider.remove_volume("pip")
-    finally:
-        await provider.aclose()
+    await owner.delete(await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS)))
+    await owner.remove_volume("pip")
     assert list((state / "volumes").iterdir()) == []
     assert kept.read_text() == "content"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077], ids=oct)
+def test_a_sandbox_its_snapshot_and_its_volume_can_be_entered(umask: int, state: Path) -> None:
+    require_local()
+    argv = [sys.executable, "-W", "error", "-c", PROGRAMS["any_umask"]]
+    done = subprocess.run(argv, umask=umask, capture_output=True, text=True)
+    assert done.stdout == "1\n2\n", done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from sandboxkit import (
 )
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
-from tests.local.conftest import PROGRAMS, client
+from tests.local.conftest import PROGRAMS, client, mounted
 
 pytestmark = [
     pytest.mark.anyio,
@@ -96,21 +95,14 @@ async def test_a_fork_has_the_limits_of_a_fresh_sandbox(session: Session) -> Non
         changed = await fork.exec(["sh", "-c", "touch /usr/x /proc/sys/kernel/core_pattern; id -u"])
         assert changed.stdout == "1000\n"
         assert changed.returncode == 0
-        status = await fork.exec(["grep", "-E", "CapEff|NoNewPrivs|Seccomp:", "/proc/self/status"])
-        fresh = await sandbox.exec(
-            ["grep", "-E", "CapEff|NoNewPrivs|Seccomp:", "/proc/self/status"]
-        )
-        assert status.stdout == fresh.stdout
+        look = ["grep", "-E", "CapEff|NoNewPrivs|Seccomp:", "/proc/self/status"]
+        assert (await fork.exec(look)).stdout == (await sandbox.exec(look)).stdout
         await fork.stop()
 
 
 @needs_mounts("a small file system")
-async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=0700", "full", state], check=True)
-    try:
+async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(state: Path) -> None:
+    with mounted(state, "size=8m,mode=0700"):
         provider = LocalProvider()
         async with Session(provider) as session, session.sandbox() as sandbox:
             await Image().run("head -c 3M /dev/urandom > file").build(provider)
@@ -129,9 +121,6 @@ async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(
             assert os.listdir(state / "snapshots") == [kept.id]
             assert (await sandbox.exec(["true"])).returncode == 0
         await provider.aclose()
-    finally:
-        subprocess.run(["umount", state], check=True)
-        state.rmdir()
 
 
 async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
@@ -176,12 +165,9 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
 async def test_the_limit_counts_whole_blocks_and_inodes(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state.mkdir(mode=0o700)
-    size = "size=64m,nr_inodes=10000,mode=0700"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "small", state], check=True)
     monkeypatch.setattr(_snapshot_store, "_SHARE", 0.4)  # the sandboxes are on the same disk
-    provider = LocalProvider()
-    try:
+    with mounted(state, "size=64m,nr_inodes=10000,mode=0700"):
+        provider = LocalProvider()
         async with Session(provider) as session:
             empty = session.sandbox()
             await empty.exec(["sh", "-c", "seq 1500 | xargs touch"], check=True)
@@ -190,9 +176,8 @@ async def test_the_limit_counts_whole_blocks_and_inodes(
             assert {image.id, first.id} == {*os.listdir(state / "snapshots")}
             second = await empty.snapshot()  # for which the image had to go
             assert {first.id, second.id} == {*os.listdir(state / "snapshots")}
-            with pytest.raises(
-                CapacityError, match=r" and 15\d\d files .* and 4000 files.* 2 others"
-            ):
+            figures = r" and 15\d\d files .* and 4000 files.* 2 others"
+            with pytest.raises(CapacityError, match=figures):
                 await empty.snapshot()
             small = session.sandbox()
             script = "for n in $(seq 600); do echo x > $n; done"  # 600 pages of 4096 bytes
@@ -201,10 +186,7 @@ async def test_the_limit_counts_whole_blocks_and_inodes(
             with pytest.raises(CapacityError, match=r"snapshot of 2\d{6} bytes .* 2097152 bytes"):
                 await small.snapshot()
             assert first.bytes == 0
-    finally:
         await provider.aclose()
-        subprocess.run(["umount", state], check=True)
-        state.rmdir()
 
 
 async def test_a_provider_by_name_follows_a_change_of_the_state_folder(

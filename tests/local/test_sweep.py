@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -14,7 +13,17 @@ from sandboxkit.errors import CapacityError, SandboxNotFoundError, SandboxTermin
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_control_group, needs_mounts
-from tests.local.conftest import PROGRAMS, Box, client, ended, groups_of, make, said, until_gone
+from tests.local.conftest import (
+    PROGRAMS,
+    Box,
+    client,
+    ended,
+    groups_of,
+    make,
+    mounted,
+    said,
+    until_gone,
+)
 
 pytestmark = pytest.mark.anyio
 needs_groups = needs_control_group()
@@ -213,31 +222,15 @@ async def test_delete_ends_a_sandbox_whose_state_folder_was_removed(
         await box.run("true")
 
 
-@pytest.fixture
-def full_disk(state: Path) -> Iterator[Callable[[], None]]:
-    """The state folder is a file system of its own; calling this fills it."""
-    state.mkdir(mode=0o700)
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", str(state)], check=True
-    )
-
-    def fill() -> None:
-        done = subprocess.run(["cp", "/dev/zero", str(state / "ballast")], capture_output=True)
-        assert b"No space left" in done.stderr
-
-    yield fill
-    subprocess.run(["umount", "--lazy", str(state)], check=True)
-
-
 @needs_namespace
-async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(
-    full_disk: Callable[[], None], state: Path
-) -> None:
-    provider = LocalProvider()
-    full_disk()
-    with pytest.raises(CapacityError, match="SANDBOXKIT_STATE_DIR"):
-        await provider.create(SandboxSpec())
-    assert os.listdir(state) == ["ballast"]
-    (state / "ballast").unlink()
-    await provider.delete(await provider.create(SandboxSpec()))
-    await provider.aclose()
+async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(state: Path) -> None:
+    with mounted(state, "size=64k,mode=0700"):
+        provider, ballast = LocalProvider(), state / "ballast"
+        done = subprocess.run(["cp", "/dev/zero", ballast], capture_output=True)
+        assert b"No space left" in done.stderr
+        with pytest.raises(CapacityError, match="SANDBOXKIT_STATE_DIR"):
+            await provider.create(SandboxSpec())
+        assert os.listdir(state) == ["ballast"]
+        ballast.unlink()
+        await provider.delete(await provider.create(SandboxSpec()))
+        await provider.aclose()
