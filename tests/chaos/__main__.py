@@ -20,11 +20,9 @@ from tests.chaos.calls import counts, rows_of
 from tests.chaos.round import Outcome, Setting, kind_of
 
 SETTINGS = {
-    "local": Setting("local", places="Local"),
+    "local": Setting("local"),
     "docker": Setting(
-        "docker",
-        places="Docker",
-        through="DOCKER_HOST=" + os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"),
+        "docker", "DOCKER_HOST=" + os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     ),
 }
 _AT_A_TIME = 2

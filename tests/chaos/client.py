@@ -26,7 +26,7 @@ from unittest import mock
 from sandboxkit import Operation, Process, Sandbox, SandboxError, Session, wait
 from sandboxkit.providers.docker import _direct
 from tests.chaos import _census
-from tests.chaos._census import Pace, census, growth, waiting
+from tests.chaos._census import Pace, census, growth
 from tests.chaos.calls import fill, menu
 from tests.chaos.distant import no_way
 
@@ -76,8 +76,6 @@ class Work:
         for operation, name in self._pending.items():
             shown = getattr(operation, "argv", name)
             self.wrong.append(f"hang: {shown} has not ended after {PATIENCE:g} s")
-        if self._pending:
-            self.wrong += waiting()
 
     def end_children(self) -> None:
         """End the forked children."""

@@ -10,27 +10,19 @@ from unittest import mock
 
 from sandboxkit import Operation, Sandbox, SandboxError, Session
 from sandboxkit.provider import Provider
-from sandboxkit.providers.daytona import DaytonaProvider
 from sandboxkit.providers.docker import DockerProvider, _direct
-from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.providers.modal import ModalProvider
-from tests.chaos.calls import SECONDS, TAG, Tally, calling, storm, weather
+from tests.chaos.calls import TAG, Tally, calling, storm, weather
 from tests.chaos.distant import no_way
-from tests.daytona.server import emulator as daytona_emulator
-from tests.e2b.server import emulator as e2b_emulator
-from tests.emulators.modal.client import modal_emulator
 from tests.faults import FaultProxy, Plan
 
 MAIN = ["sh", "-c", "sleep 0.5; exit 3"]
 TIMEOUT = 2.0
 """Seconds that each provider gives its server for an answer."""
-PAUSES = {"local": 0.3, "docker": 3.0, "e2b": 1.0, "daytona": 1.0, "modal": 0.3}
+PAUSES = {"local": 0.3, "docker": 3.0}
 """A sandbox of Docker's ends with its client's connection: there must be time to make another."""
 WORKERS = {"docker": 4}
 """As many as it starts sandboxes at a time on two processors: nobody waits for a turn."""
-DEADLINES = {"e2b": 20.0, "daytona": 20.0, "modal": 20.0}
-"""Where a call is several requests one after the other, each with its own time to answer."""
 
 
 @dataclass
@@ -81,46 +73,11 @@ def local() -> Iterator[Target]:
         yield target
 
 
-@contextmanager
-def e2b() -> Iterator[Target]:
-    with e2b_emulator() as server, FaultProxy(server.url) as proxy:
-        variables = {"E2B_API_URL": proxy.url, "E2B_SANDBOX_URL": proxy.url}
-        with mock.patch.dict(os.environ, variables):
-            yield Target(E2BProvider(timeout=TIMEOUT), [proxy])
-
-
-@contextmanager
-def daytona() -> Iterator[Target]:
-    with (
-        daytona_emulator() as server,
-        FaultProxy(server.url) as proxy,
-        mock.patch.dict(os.environ, {"DAYTONA_API_URL": f"{proxy.url}/api"}),
-    ):
-        yield Target(DaytonaProvider(timeout=TIMEOUT, build_timeout=5), [proxy])
-
-
-@contextmanager
-def modal() -> Iterator[Target]:
-    """Its control calls; the emulator names its own address for the worker's."""
-    with (
-        modal_emulator() as emulator,
-        FaultProxy(emulator.url) as proxy,
-        mock.patch.dict(os.environ, {"MODAL_SERVER_URL": proxy.url}),
-    ):
-        yield Target(ModalProvider(timeout=TIMEOUT, build_timeout=TIMEOUT), [proxy])
-
-
 TARGETS = {
     "local": local,
     "docker-unix": lambda: docker("unix"),
     "docker-tcp": lambda: docker("tcp"),
-    "e2b": e2b,
-    "daytona": daytona,
-    "modal": modal,
 }
-
-
-VENDORS = {"e2b", "daytona", "modal"}
 
 
 def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
@@ -141,7 +98,6 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
                     lambda: next(calls, None) is not None,
                     seed=seed,
                     workers=WORKERS.get(kind, 8),
-                    deadline=DEADLINES.get(name, SECONDS),
                 ),
             ):
                 pass
@@ -157,7 +113,7 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
         for proxy in target.proxies:
             tally.faults.update(proxy.faults)
         if name != "local":
-            with Session(target.provider.name) as after:  # closed, Daytona's makes no more calls
+            with Session(target.provider.name) as after:
                 tally.left = left(after)
                 for sandbox_id in (each.partition(" ")[0] for each in tally.left):
                     after.from_id(sandbox_id).result(60).stop().result(60)

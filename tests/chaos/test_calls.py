@@ -4,14 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.targets import TARGETS, VENDORS, run
+from tests.chaos.targets import TARGETS, run
 from tests.docker_here import require_docker
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.vendors if name in VENDORS else ()) for name in TARGETS],
-)
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_call_whose_connection_breaks_raises_a_typed_error_in_time(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

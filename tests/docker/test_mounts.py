@@ -28,12 +28,13 @@ from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import PROGRAMS, containers, docker
 from tests.faults import FaultProxy
-from tests.local.test_mounts import assert_a_reset_keeps_mounts
+from tests.local.test_mounts import (
+    assert_a_reset_keeps_mounts,
+    assert_it_arrives_whole,
+    odd_dataset,
+)
 
 pytestmark = pytest.mark.usefixtures("daemon")
-_SHOWN = (
-    "find -P . -mindepth 1 -printf '%P %y %m %T@ %l\\n'; find -P . -type f -exec sha256sum {} +"
-)
 
 
 def use_names(prefix: str) -> None:
@@ -102,20 +103,9 @@ def read(session: Session) -> str:
 
 
 def test_names_links_and_modes_arrive_whole(folder: Path, tag: str) -> None:
-    long = folder / ("a" * 200) / ("b" * 200)
-    long.mkdir(parents=True)
-    (long / os.fsdecode(b"not-utf8-\xff")).write_bytes(b"x" * 513)
-    (long / "run").touch(0o700)
-    (folder / "link").symlink_to("file")
-    (folder / "empty").mkdir()
-    dataset = Dataset(folder)
-    stored = DatasetStore().use(dataset.digest)
+    dataset = odd_dataset(folder)
     try:
-        with Session(DockerProvider(), mounts={"/data": dataset}, tags={"test": tag}) as session:
-            inside = session.run(["sh", "-c", f"cd /data; {_SHOWN}"]).result(60).stdout_bytes
-        here = subprocess.run(["sh", "-c", _SHOWN], cwd=stored, capture_output=True, check=True)
-        assert sorted(inside.splitlines()) == sorted(here.stdout.splitlines())
-        assert len(inside.splitlines()) == 10
+        assert_it_arrives_whole(DockerProvider(), dataset, tags={"test": tag})
     finally:
         remove_volumes(dataset)
 

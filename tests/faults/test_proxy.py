@@ -3,18 +3,15 @@
 import contextlib
 import http.client
 import http.server
-import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import pytest
 
-from sandboxkit import ConfigurationError
 from tests.faults import (
     Drop,
     Fault,
@@ -117,24 +114,16 @@ def test_a_half_closed_end_stays_half_closed(peer: Peer) -> None:
         assert whole(client) == b"answer, all of it"
 
 
-def test_large_streams_pass_exactly_and_a_slow_reader_slows_the_writer(peer: Peer) -> None:
-    sent = os.urandom(8 * MEGABYTE)
-    with ends(peer) as (_, client, server), ThreadPoolExecutor() as pool:
+def test_a_slow_reader_slows_the_writer_and_loses_nothing(peer: Peer) -> None:
+    with ends(peer) as (_, client, server):
         client.settimeout(0.5)
         passed = 0
         with contextlib.suppress(TimeoutError):
             while passed < 64 * MEGABYTE:
                 passed += client.send(bytes(MEGABYTE))
         assert passed < 16 * MEGABYTE  # what the kernel's buffers take
-        client.settimeout(SECONDS)
-        received = pool.submit(whole, server)
-        answered = pool.submit(server.sendall, sent)
-        client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
-        assert received.result(SECONDS)[passed:] == sent
-        answered.result(SECONDS)
-        server.shutdown(socket.SHUT_WR)
-        assert whole(client) == sent
+        assert len(whole(server)) == passed
 
 
 def test_a_stall_holds_everything_and_healing_lets_it_pass(peer: Peer) -> None:
@@ -179,16 +168,6 @@ def test_a_reset_breaks_what_is_open_and_nothing_later(peer: Peer) -> None:
             assert later.recv(100) == b"y"
 
 
-@pytest.mark.parametrize("peer", ["tcp"], indirect=True)
-def test_a_server_that_resets_resets_the_client(peer: Peer) -> None:
-    with ends(peer) as (_, client, server):
-        client.sendall(b"unread")
-        server.recv(1)
-        server.close()  # with input that it has not read: the kernel resets it
-        with pytest.raises(ConnectionResetError):
-            client.recv(1)
-
-
 # The fault, and what the client gets of the answer; None where the server does not get the question.
 FAULTS: list[tuple[Fault, bytes | None]] = [
     (Reset(), None),
@@ -231,27 +210,6 @@ def test_a_dropped_answer_may_leave_the_connection_open(peer: Peer) -> None:
         assert silent(client)
         proxy.heal()
         assert whole(client) == b""
-
-
-def test_leaving_the_proxy_breaks_what_is_open(peer: Peer) -> None:
-    before = threading.active_count()
-    with FaultProxy(peer.url) as proxy:
-        client, server = connect(proxy.url), peer.accept()
-        client.sendall(b"x")
-        assert server.recv(1) == b"x"
-        proxy.stall()
-    with client, server:
-        assert whole(client) == whole(server) == b""
-    assert threading.active_count() <= before  # those of other tests may end meanwhile
-
-
-def test_a_server_that_is_not_there_breaks_the_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-    with FaultProxy(url) as proxy, connect(proxy.url) as client:
-        assert whole(client) == b""
-    with pytest.raises(ConfigurationError, match="'localhost:80' is no address"):
-        FaultProxy("localhost:80")
 
 
 @dataclass

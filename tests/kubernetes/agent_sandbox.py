@@ -37,14 +37,10 @@ _MERGE = "application/merge-patch+json"
 Json = dict[str, Any]
 
 
-def plural(kind: str) -> str:
-    """The kind's name in paths."""
-    return "sandboxes" if kind == "Sandbox" else kind.lower() + "s"
-
-
 def path(namespace: str, kind: str, name: str = "", sub: str = "") -> str:
     """The path of the objects of a kind, or of one."""
-    base = f"/apis/{_KINDS[kind]}/v1beta1/namespaces/{namespace}/{plural(kind)}"
+    end = "es" if kind == "Sandbox" else "s"
+    base = f"/apis/{_KINDS[kind]}/v1beta1/namespaces/{namespace}/{kind.lower()}{end}"
     return "/".join(each for each in (base, name, sub) if each)
 
 
@@ -62,19 +58,19 @@ def warm_pool(
     The pods of a light pool run on no node; the controller reports them as ready. Without the kinds in the
     API server the test is skipped, or fails where CI requires Kubernetes.
     """
-    _require_kinds(cluster)
+    try:
+        cluster.request("GET", f"/apis/{EXTENSIONS}/v1beta1")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        lack(reason("agent-sandbox in the cluster", "scripts/kube.sh down, then up"), "KUBERNETES")
     spec: Json = json.loads(Path(__file__).with_name("agent_sandbox.json").read_text())
     spec |= {"schedulerName": "nobody"} if light else {}
     labels = {"sandboxkit.dev/network": "none"} if labels is None else labels
-    _make(
-        cluster,
-        namespace,
-        "SandboxTemplate",
-        POOL,
-        {"podTemplate": {"metadata": {"labels": dict(labels)}, "spec": spec}},
-    )
+    template = {"metadata": {"labels": dict(labels)}, "spec": spec}
+    _make(cluster, namespace, "SandboxTemplate", {"podTemplate": template})
     pool = {"replicas": replicas, "sandboxTemplateRef": {"name": POOL}}
-    _make(cluster, namespace, "SandboxWarmPool", POOL, pool)
+    _make(cluster, namespace, "SandboxWarmPool", pool)
     kind = RealController if (STATE / "pid" / "sandboxes").exists() else Controller
     controller = kind(cluster, namespace, light=light)
     controller.start()
@@ -89,19 +85,9 @@ def warm_pool(
             controller.end()
 
 
-def _require_kinds(cluster: Cluster) -> None:
-    try:
-        cluster.request("GET", f"/apis/{EXTENSIONS}/v1beta1")
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        kinds = reason("agent-sandbox in the cluster", "scripts/kube.sh down, then up")
-        lack(kinds, "KUBERNETES")
-
-
-def _make(cluster: Cluster, namespace: str, kind: str, name: str, spec: Json) -> None:
+def _make(cluster: Cluster, namespace: str, kind: str, spec: Json) -> None:
     body: Json = {"apiVersion": f"{_KINDS[kind]}/v1beta1", "kind": kind}
-    body |= {"metadata": {"name": name}, "spec": spec}
+    body |= {"metadata": {"name": POOL}, "spec": spec}
     cluster.request("POST", path(namespace, kind), body)
 
 
@@ -116,12 +102,13 @@ class Controller(threading.Thread):
         self._failure: Exception | None = None
         self.ready = 0
         """How many Sandboxes of the pool nobody has claimed, and are ready."""
-        self._given: list[tuple[str, str]] = []
 
     @property
     def given(self) -> list[tuple[str, str]]:
-        """The claims, and the Sandboxes of the pool that they got."""
-        return self._given
+        """The claims, and the Sandboxes that they got."""
+        claims = self._list("SandboxClaim").items()
+        bound = {name: (each.get("status") or {}).get("sandbox") for name, each in claims}
+        return [(name, sandbox["name"]) for name, sandbox in bound.items() if sandbox]
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until a condition holds, or the controller has failed; raises what has failed."""
@@ -164,16 +151,14 @@ class Controller(threading.Thread):
     def _pods(self, name: str = "") -> str:
         return f"/api/v1/namespaces/{self._namespace}/pods" + (f"/{name}" if name else "")
 
-    def _write(self, method: str, place: str, body: Json | None = None) -> Json | None:
-        """Make a change; return None if another one was first, which the next round will see."""
+    def _write(self, method: str, place: str, body: Json | None = None) -> None:
+        """Make a change, unless another one was first, which the next round will see."""
         content = _MERGE if method == "PATCH" else "application/json"
         try:
-            made: Json = self._cluster.request(method, place, body, content=content)
-            return made
+            self._cluster.request(method, place, body, content=content)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
-            return None
 
     def _round(self) -> None:
         templates, pools = self._list("SandboxTemplate"), self._list("SandboxWarmPool")
@@ -249,9 +234,9 @@ class Controller(threading.Thread):
             conditions = (mine[0].get("status") or {}).get("conditions") or []
             bound = {"name": mine[0]["metadata"]["name"]}
             self._note("SandboxClaim", claim, {"conditions": conditions, "sandbox": bound})
-        elif pool is None or template is None:
-            reason = "WarmPoolNotFound" if pool is None else "TemplateNotFound"
-            self._note("SandboxClaim", claim, {"conditions": [_condition("Ready", False, reason)]})
+        elif template is None:
+            conditions = [_condition("Ready", False, "WarmPoolNotFound")]
+            self._note("SandboxClaim", claim, {"conditions": conditions})
         elif free:
             sandbox = free.pop(0)
             name = sandbox["metadata"]["name"]
@@ -260,27 +245,19 @@ class Controller(threading.Thread):
                 "labels": {_IN_POOL: None, f"{CORE}/claim-uid": metadata["uid"]},
                 "ownerReferences": [_reference(claim)],
             }
-            if self._write("PATCH", path(self._namespace, "Sandbox", name), {"metadata": change}):
-                self._given.append((metadata["name"], name))
+            self._write("PATCH", path(self._namespace, "Sandbox", name), {"metadata": change})
         else:
             self._make_sandbox({"name": metadata["name"]}, claim, template)
 
     def _note(self, kind: str, thing: Json, status: Json) -> None:
         """Store a status, if it is another one."""
-        before = _without_times(thing.get("status") or {})
-        if before != _without_times(status):
+        if _without_times(thing) != _without_times({"status": status}):
             place = path(self._namespace, kind, thing["metadata"]["name"], "status")
             self._write("PATCH", place, {"status": status})
 
 
 class RealController(Controller):
     """Watches the real controller in one namespace. It only reports the pods of a light pool as ready."""
-
-    @property
-    def given(self) -> list[tuple[str, str]]:
-        claims = self._list("SandboxClaim").items()
-        bound = {name: (each.get("status") or {}).get("sandbox") for name, each in claims}
-        return [(name, sandbox["name"]) for name, sandbox in bound.items() if sandbox]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -324,12 +301,10 @@ def _condition(kind: str, status: bool, reason: str) -> Json:
     return {**found, "lastTransitionTime": now}
 
 
-def _without_times(status: Json) -> Json:
-    conditions = [
-        {key: value for key, value in each.items() if key != "lastTransitionTime"}
-        for each in status.get("conditions") or ()
-    ]
-    return {**status, "conditions": conditions}
+def _without_times(thing: Json) -> tuple[Json, Json]:
+    status = thing.get("status") or {}
+    states = {name: (each["status"], each["reason"]) for name, each in _conditions(thing).items()}
+    return states, status.get("sandbox") or {}
 
 
 def _conditions(thing: Json) -> dict[str, Json]:

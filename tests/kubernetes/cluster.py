@@ -65,10 +65,8 @@ class Cluster:
 
     def pods(self, namespace: str, selector: str = "") -> list[dict[str, Any]]:
         """Every pod there is in the namespace, as the API server describes them."""
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        items: list[dict[str, Any]] = self.request("GET", path, query={"labelSelector": selector})[
-            "items"
-        ]
+        path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector}
+        items: list[dict[str, Any]] = self.request("GET", path, query=query)["items"]
         return items
 
     @property
@@ -101,24 +99,21 @@ class Cluster:
             yield
 
     @contextlib.contextmanager
-    def without(self, program: Program) -> Iterator[None]:
-        """Kill a program, and have it back and the cluster ready afterwards."""
-        _run("kill", program)
+    def _disturbed(self, program: Program, how: str, back: str) -> Iterator[None]:
+        _run(how, program)
         try:
             yield
         finally:
-            _run("start", program)
+            _run(back, program)
             self.wait_until_ready()
 
-    @contextlib.contextmanager
-    def frozen(self, program: Program) -> Iterator[None]:
+    def without(self, program: Program) -> contextlib.AbstractContextManager[None]:
+        """Kill a program, and have it back and the cluster ready afterwards."""
+        return self._disturbed(program, "kill", "start")
+
+    def frozen(self, program: Program) -> contextlib.AbstractContextManager[None]:
         """Stop a program where it is: its connections stay open and nothing answers."""
-        _run("freeze", program)
-        try:
-            yield
-        finally:
-            _run("thaw", program)
-            self.wait_until_ready()
+        return self._disturbed(program, "freeze", "thaw")
 
 
 @functools.cache
@@ -172,14 +167,11 @@ def kubectl(*arguments: str) -> str:
 
 
 def _run(*arguments: str) -> str:
-    done = subprocess.run(
-        [str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
-    if done.returncode:
-        raise subprocess.CalledProcessError(
-            done.returncode, arguments, done.stdout, done.stderr
-        ) from RuntimeError(done.stderr)
-    return done.stdout
+    argv = [str(SCRIPT), *arguments]
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise error from RuntimeError(error.stderr)
 
 
 def _api_error(error: urllib.error.HTTPError) -> ApiError:

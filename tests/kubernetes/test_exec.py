@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -16,19 +15,10 @@ from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from tests.kubernetes.answers import answering
 from tests.kubernetes.bare import connected, create, manifest, remove, running
-from tests.kubernetes.cluster import Cluster, Program, wait_until
+from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import new_namespace
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def _pod(cluster: Cluster, namespace: str) -> AsyncIterator[tuple[Api, str]]:
-    async with (
-        connected(cluster, namespace) as (api, watch),
-        running(cluster, namespace, watch) as pod,
-    ):
-        yield api, pod
 
 
 @pytest.fixture(scope="module")
@@ -64,31 +54,18 @@ async def _rest(stream: PodExecStream) -> tuple[bytes, type[Exception]]:
 
 _ODD = ["", "a b", "&command=x", "%20", "+", "#?", "ü\n'\""]
 _SAYS = "printf 'out\\377'; head -c 5000 /dev/zero | tr '\\0' x >&2; echo last >&2; exit 3"
+_ARGUMENTS = "".join(f"<{word}>" for word in _ODD).encode()
+_STREAMS: dict[str, tuple[list[str], bytes, type[Exception], str]] = {
+    "an end": (["sh", "-c", _SAYS], b"out\xff", anyio.EndOfStream, "xxlast; "),
+    "a kill": (["sh", "-c", "kill -9 $$"], b"", anyio.EndOfStream, ""),
+    "odd arguments": (["printf", "<%s>", *_ODD], _ARGUMENTS, anyio.EndOfStream, ""),
+    "no start": (["nosuch", "a b"], b"", anyio.BrokenResourceError, "executable file not found"),
+}
 
 
-@pytest.mark.parametrize(
-    ("argv", "data", "end", "told"),
-    [
-        (["sh", "-c", _SAYS], b"out\xff", anyio.EndOfStream, "xxlast; "),
-        (["sh", "-c", "kill -9 $$"], b"", anyio.EndOfStream, ""),
-        (
-            ["printf", "<%s>", *_ODD],
-            "".join(f"<{word}>" for word in _ODD).encode(),
-            anyio.EndOfStream,
-            "",
-        ),
-        (
-            ["nosuchprogram", "a b", "&c=d"],
-            b"",
-            anyio.BrokenResourceError,
-            "executable file not found",
-        ),
-    ],
-    ids=["an end", "a kill", "odd arguments", "no start"],
-)
-async def test_a_stream_ends_with_its_program(
-    api: Api, argv: list[str], data: bytes, end: type[Exception], told: str
-) -> None:
+@pytest.mark.parametrize("name", _STREAMS)
+async def test_a_stream_ends_with_its_program(api: Api, name: str) -> None:
+    argv, data, end, told = _STREAMS[name]
     stream = await api.exec("pod", "sandbox", argv)
     with anyio.fail_after(60):
         assert await _rest(stream) == (data, end)
@@ -96,7 +73,7 @@ async def test_a_stream_ends_with_its_program(
             await stream.receive()
     await stream.aclose()
     assert told in stream.diagnostics
-    if told == "xxlast; ":
+    if name == "an end":
         assert "exit code 3" in stream.diagnostics
         assert 1900 < len(stream.diagnostics.partition("; ")[0]) <= 2000
 
@@ -195,24 +172,24 @@ async def _refused(opened: Callable[[], object]) -> bool:
 async def test_a_frozen_server_delays_neither_opening_nor_closing(
     own_cluster: Cluster, namespace: str
 ) -> None:
-    async with _pod(own_cluster, namespace) as (api, pod):
+    async with (
+        connected(own_cluster, namespace) as (api, watch),
+        running(own_cluster, namespace, watch) as pod,
+    ):
         stream = await api.exec(pod, "sandbox", ["cat"])
-        quick = Api(kubeconfig=str(own_cluster.kubeconfig), namespace=namespace, timeout=2)
+        path = str(own_cluster.kubeconfig)
+        quick, fresh = (Api(kubeconfig=path, namespace=namespace, timeout=2) for _ in range(2))
         pods = await quick.path("pods")
         await quick.call("GET", pods, what="list pods")
-        programs: tuple[Program, ...] = ("kubelet", "api")
-        for program in programs:
-            with own_cluster.frozen(program), anyio.fail_after(30):
-                with pytest.raises(ProviderUnavailableError):
-                    await quick.exec(pod, "sandbox", ["true"])
-                if program == "api":
-                    fresh = Api(kubeconfig=str(own_cluster.kubeconfig), timeout=2)
-                    for each in (quick, fresh):
-                        with pytest.raises(ProviderUnavailableError, match="in time"):
-                            await each.call("GET", pods, what="list pods")
-                    await stream.aclose()
-                    await quick.aclose()
-                    await fresh.aclose()
+        with own_cluster.frozen("api"), anyio.fail_after(30):
+            with pytest.raises(ProviderUnavailableError):
+                await quick.exec(pod, "sandbox", ["true"])
+            for each in (quick, fresh):
+                with pytest.raises(ProviderUnavailableError, match="in time"):
+                    await each.call("GET", pods, what="list pods")
+            await stream.aclose()
+            await quick.aclose()
+            await fresh.aclose()
 
 
 async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> None:
@@ -244,14 +221,17 @@ async def test_the_newer_protocol_can_end_a_programs_input(tmp_path: Path) -> No
     assert b"".join(each[1:] for each in got) == b"in" * 100_000
 
 
+_FAILURE = b'\x03{"status":"Failure","reason":"%s"}'
+
+
 @pytest.mark.parametrize(
     ("last", "end"),
     [
-        (b'\x03{"status":"Failure","reason":"NonZeroExitCode"}', anyio.EndOfStream),
-        (b'\x03{"status":"Failure","reason":"InternalError"}', anyio.BrokenResourceError),
-        (b"\x03{half", anyio.BrokenResourceError),
-        (b"\x03[]", anyio.BrokenResourceError),
-        (None, anyio.BrokenResourceError),
+        (_FAILURE % b"NonZeroExitCode", anyio.EndOfStream),
+        *(
+            (last, anyio.BrokenResourceError)
+            for last in (_FAILURE % b"InternalError", b"\x03{half", b"\x03[]", None)
+        ),
     ],
 )
 async def test_only_the_servers_word_is_the_end_of_a_program(

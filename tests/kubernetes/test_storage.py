@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from unittest import mock
 
 import pytest
@@ -28,7 +28,11 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import PROGRAMS, new_claim, new_namespace, require_cluster, sandboxes
-from tests.local.test_mounts import assert_a_reset_keeps_mounts
+from tests.local.test_mounts import (
+    assert_a_reset_keeps_mounts,
+    assert_it_arrives_whole,
+    odd_dataset,
+)
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("cluster")]
 T = TypeVar("T")
@@ -123,19 +127,8 @@ def test_a_dataset_is_filled_once_and_again_when_it_was_removed(
     assert stored(store) == [name]
 
 
-def test_names_links_modes_and_times_arrive_whole(folder: Path, store: Path) -> None:
-    (folder / os.fsdecode(b"not-utf8-\xff")).write_bytes(b"x" * 513)
-    (folder / ("a" * 200) / ("b" * 200)).mkdir(parents=True)
-    (folder / "run").touch(0o700)
-    (folder / "link").symlink_to("file")
-    dataset = Dataset(folder)
-    shown = "find -P . -printf '%P %y %m %T@ %l\\n'; find -P . -type f -exec sha256sum {} +"
-    with Session("kubernetes", mounts={"/data": dataset}) as session:
-        inside = session.run(["sh", "-c", f"cd /data; {shown}"]).result(120).stdout_bytes
-    here = Path(os.environ["SANDBOXKIT_STATE_DIR"]) / "datasets" / dataset.digest[7:]
-    outside = subprocess.run(["sh", "-c", shown], cwd=here, capture_output=True, check=True).stdout
-    assert sorted(inside.splitlines()) == sorted(outside.splitlines())
-    assert len(outside.splitlines()) == 10
+def test_names_links_modes_and_times_arrive_whole(folder: Path) -> None:
+    assert_it_arrives_whole("kubernetes", odd_dataset(folder))
 
 
 def test_what_a_killed_client_has_filled_is_not_mounted(
@@ -144,12 +137,8 @@ def test_what_a_killed_client_has_filled_is_not_mounted(
     (folder / "second").write_bytes(b"x" * 4_000_000)
     environment = {**os.environ, "SANDBOXKIT_KUBERNETES_LEASE": "8"}
     before = {pod["metadata"]["name"] for pod in found_cluster.pods(room)}
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAMS["storage"]["killed"], folder],
-        stdin=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as client:
+    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["killed"], folder], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, text=True, env=environment) as client:
         parent = store / "sandboxkit" / "datasets"
         wait_until(
             lambda: parent.is_dir() and any(name.startswith(".partial") for name in stored(store)),
@@ -166,16 +155,14 @@ def test_what_a_killed_client_has_filled_is_not_mounted(
         size = session.run(["stat", "-c%s", "/data/second"]).result(120)
         assert size.stdout == "4000000\n"
     # The keeper's lease has ended it, or ends it now.
-    wait_until(lambda: _phase(found_cluster, room, keeper) == "Succeeded", "the end of the keeper")
+    path = f"/api/v1/namespaces/{room}/pods/{keeper['metadata']['name']}"
+    wait_until(
+        lambda: found_cluster.request("GET", path)["status"]["phase"] == "Succeeded",
+        "the end of the keeper",
+    )
     assert unused() == [dataset.digest]
     assert stored(store) == []
     ask(lambda provider: provider.delete(keeper["metadata"]["name"]))
-
-
-def _phase(cluster: Cluster, namespace: str, pod: dict[str, Any]) -> str:
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
-    phase: str = cluster.request("GET", path)["status"]["phase"]
-    return phase
 
 
 def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> None:

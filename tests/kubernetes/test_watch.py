@@ -12,21 +12,11 @@ import anyio
 import pytest
 from aiohttp import web
 
-from sandboxkit.errors import (
-    AuthenticationError,
-    ProviderUnavailableError,
-    SandboxNotFoundError,
-)
+from sandboxkit.errors import AuthenticationError, ProviderUnavailableError, SandboxNotFoundError
 from sandboxkit.providers.kubernetes import _api, _ends
 from sandboxkit.providers.kubernetes._watch import PodWatch
 from tests.kubernetes.answers import Answers, answering, status
-from tests.kubernetes.bare import (
-    LABEL,
-    connected,
-    create,
-    remove,
-    running,
-)
+from tests.kubernetes.bare import LABEL, connected, create, remove, running
 from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
@@ -126,12 +116,8 @@ async def test_closing_ends_the_watch(cluster: Cluster, namespace: str) -> None:
 
 def _pod(version: int, name: str = "pod", **status: Any) -> dict[str, Any]:
     metadata = {"name": name, "resourceVersion": str(version), "managedFields": [1]}
-    return {
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {},
-        "status": {"phase": "Running"} | status,
-    }
+    status = {"phase": "Running"} | status
+    return {"kind": "Pod", "metadata": metadata, "spec": {}, "status": status}
 
 
 def _listed(version: int, *pods: dict[str, Any]) -> web.Response:

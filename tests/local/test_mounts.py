@@ -1,5 +1,6 @@
 """Datasets and volumes in local sandboxes: whoever starts them, whatever ends them."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -95,6 +96,30 @@ def test_a_mount_is_nosuid_and_nodev(folder: Path) -> None:
     with Session("local", mounts={"/data": Dataset(folder)}) as session:
         found = session.run(["grep", " /data ", "/proc/self/mountinfo"]).result(60).stdout
     assert {"ro", "nosuid", "nodev"} <= set(found.split()[5].split(","))
+
+
+def odd_dataset(folder: Path) -> Dataset:
+    """A dataset of the folder's "file", long names, one that is no text, a link, a mode and nothing."""
+    long = folder / ("a" * 200) / ("b" * 200)
+    long.mkdir(parents=True)
+    (long / os.fsdecode(b"not-utf8-\xff")).write_bytes(b"x" * 513)
+    (long / "run").touch(0o700)
+    (folder / "link").symlink_to("file")
+    (folder / "empty").mkdir()
+    return Dataset(folder)
+
+
+def assert_it_arrives_whole(provider: Provider | str, dataset: Dataset, **options: Any) -> None:
+    """Compare what is mounted with this machine's copy of an `odd_dataset`."""
+    show = (
+        "find -P . -mindepth 1 -printf '%P %y %m %T@ %l\\n'; find -P . -type f -exec sha256sum {} +"
+    )
+    with Session(provider, mounts={"/data": dataset}, **options) as session:
+        inside = session.run(["sh", "-c", f"cd /data; {show}"]).result(120).stdout_bytes
+    stored = DatasetStore().use(dataset.digest)
+    here = subprocess.run(["sh", "-c", show], cwd=stored, capture_output=True, check=True)
+    assert sorted(inside.splitlines()) == sorted(here.stdout.splitlines())
+    assert len(inside.splitlines()) == 10
 
 
 def assert_a_reset_keeps_mounts(provider: Provider | str, dataset: Dataset, **options: Any) -> None:
