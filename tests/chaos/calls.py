@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 from sandboxkit import Operation, Sandbox, SandboxError, Session
@@ -40,7 +41,6 @@ _BUSY = 8.0
 """What a busy machine may take beyond that. Less than what a call takes whose deadline is the next longer one."""
 _HANG = 60.0
 """For what is over its deadline to end at all."""
-_EXAMPLES = 3
 _TALLYING = threading.Lock()
 _DIRECTIONS: tuple[Direction, ...] = ("request", "answer", "both")
 _BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), HttpAnswer(500, b"{}"), Stall())
@@ -149,21 +149,8 @@ class Tally:
     left: list[str] = field(default_factory=list)
     """Sandboxes that were there after the session had closed."""
 
-    def table(self) -> str:
-        """The figures, and an example of each untyped error."""
-        rows = {
-            "calls": f"{self.calls.total()}: {counts(self.calls)}",
-            "outcomes": counts(self.outcomes),
-            "faults": f"{self.faults.total()}: {counts(self.faults)}",
-            "untyped errors": str(len(self.untyped)),
-            "wrong results": ", ".join([str(len(self.wrong)), *self.wrong[:_EXAMPLES]]),
-            "over deadline and 10 s": str(len(self.late)),
-            "longest, without timeout": f"{self.longest:.1f} s",
-            "sandboxes left": ", ".join([str(len(self.left)), *self.left]),
-        }
-        examples = {text.splitlines()[-1]: text for text in self.untyped}
-        late = [f"{times} times: {text}" for text, times in Counter(self.late).items()]
-        return "\n".join([rows_of(rows), *list(examples.values())[:_EXAMPLES], *late])
+    def __str__(self) -> str:
+        return pformat(asdict(self), width=110)
 
     @property
     def failed(self) -> bool:
@@ -256,12 +243,3 @@ class _Caller:
             if took > allowed:
                 tally.late.append(f"{name}: {outcome} after {took:.0f} s, {allowed:g} s allowed")
         return result
-
-
-def counts(counter: Counter[str]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
-
-
-def rows_of(rows: dict[str, str]) -> str:
-    """A table of two columns."""
-    return "\n".join(f"{name:25} {value}" for name, value in rows.items())

@@ -13,8 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 from unittest import mock
 
@@ -23,7 +24,7 @@ from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.local import LocalProvider
 from tests.chaos._census import Pace
-from tests.chaos.calls import SECONDS, TAG, Tally, calling, rows_of
+from tests.chaos.calls import SECONDS, TAG, Tally, calling
 from tests.chaos.distant import no_way
 from tests.chaos.targets import left
 from tests.faults import FaultProxy, Reset
@@ -56,14 +57,8 @@ class Soaked:
         """Whether something did not go on as it has to."""
         return bool(self.tally.failed or self.slow or self.tally.pause > _PAUSE)
 
-    def table(self) -> str:
-        """The figures, and everything that was wrong."""
-        rows = {"took": f"{self.seconds:.0f} s", "usual pace": f"{self.usual:.2f} s"}
-        for name, times in sorted(self.healed.items()):
-            rows[f"back after {name}"] = f"{len(times)} times, at most {max(times):.1f} s"
-        rows["not back in time"] = str(len(self.slow))
-        rows["longest pause"] = f"{self.tally.pause:.1f} s"
-        return "\n".join([rows_of(rows), self.tally.table(), *self.slow])
+    def __str__(self) -> str:
+        return pformat(asdict(self), width=110)
 
 
 @dataclass

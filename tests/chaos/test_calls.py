@@ -18,4 +18,4 @@ def test_a_call_whose_connection_breaks_raises_a_typed_error_in_time(
     tally = run(name, 25, seed=1)
     assert tally.calls.total() == 25
     assert tally.faults.total() > 0
-    assert not tally.failed, tally.table()
+    assert not tally.failed, str(tally)

@@ -50,5 +50,5 @@ def test_a_session_is_as_fast_as_before_after_each_fault(
         require_docker()
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     soaked = run(provider, 20, seed=3, pool=pool)
-    assert not soaked.failed, soaked.table()
+    assert not soaked.failed, str(soaked)
     assert soaked.healed

@@ -34,15 +34,6 @@ from tests.traces import assert_forgotten
 pytestmark = pytest.mark.anyio
 
 
-async def test_everything_works_over_tcp(boxes: Boxes[DockerProvider], bridge: FaultProxy) -> None:
-    provider, other = (boxes.provider(base_url=bridge.url) for _ in range(2))
-    box = await boxes.start(provider)
-    assert await box.python("print(6 * 7)") == "42"
-    assert await Box(other, box.id).python("print(7 * 7)") == "49"
-    assert box.id in [info.id async for info in other.list({})]
-    await boxes.close()  # before the bridge
-
-
 async def test_everything_works_over_tls_as_the_environment_says(
     boxes: Boxes[DockerProvider], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,6 @@ from sandboxkit.providers.docker import DockerProvider, _dataset_volumes
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import PROGRAMS, containers, docker
-from tests.faults import FaultProxy
 from tests.local.test_mounts import (
     assert_a_reset_keeps_mounts,
     assert_it_arrives_whole,
@@ -190,22 +189,11 @@ def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
 
 def test_a_dataset_that_nobody_has_is_an_error_before_anything_is_made(tag: str) -> None:
     unknown = "sha256:" + secrets.token_hex(32)
-    provider = DockerProvider()
+    spec = SandboxSpec(mounts={"/data": unknown}, tags={"test": tag})
     with pytest.raises(DatasetNotFoundError, match=unknown):
-        Operation(
-            provider.create(SandboxSpec(mounts={"/data": unknown}, tags={"test": tag}))
-        ).result(60)
+        Operation(DockerProvider().create(spec)).result(60)
     assert containers(tag) == []
     assert docker("volume", "ls", "--quiet", "--filter", f"name={unknown[7:]}") == []
-
-
-def test_a_daemon_behind_tcp_gets_the_data_as_well(
-    dataset: Dataset, folder: Path, tag: str, bridge: FaultProxy
-) -> None:
-    provider = DockerProvider(base_url=bridge.url)
-    with Session(provider, mounts={"/data": dataset}, tags={"test": tag}) as session:
-        assert read(session) == (folder / "file").read_text()
-    Operation(provider.aclose()).result(60)
 
 
 def test_a_reset_keeps_a_mount_and_proves_the_rest(dataset: Dataset, tag: str) -> None:

@@ -1,7 +1,15 @@
-"""Programs in a pod cannot escape its limits, in each of the two security modes and without a network."""
+"""Programs in a pod cannot escape its limits; no network by a policy is believed where it is seen to hold.
+
+The network of these tests, a bridge on this machine, knows nothing of policies. This machine's firewall
+lets pods reach each other, and perhaps only those that a policy allows to.
+"""
 
 import json
+import subprocess
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +17,14 @@ import pytest
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
-from tests.docker.boxes import Boxes
+from sandboxkit.types import SandboxSpec
+from tests.components import require_program, require_root
+from tests.docker.boxes import Box, Boxes
 from tests.kubernetes.cluster import Cluster, wait_until
+from tests.kubernetes.here import sandboxes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
 
 _PROGRAMS = tomllib.loads(Path(__file__).with_name("security.toml").read_text())
 _ONLINE = {"network": "internet"}  # this cluster enforces no policies
@@ -58,3 +70,108 @@ async def test_secrets_and_commands_are_not_in_the_cluster(
     with pytest.raises(json.JSONDecodeError) as log:
         cluster.request("GET", f"/api/v1/namespaces/{room}/pods/{box.id}/log")
     assert log.value.doc == ""
+
+
+_BRIDGE = "sbkkube0"
+_SEEN = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+
+
+@pytest.fixture
+def firewall() -> None:
+    """This machine's, which has to see what crosses the bridge."""
+    require_root("iptables is for root")
+    require_program("iptables", "")
+    if not _SEEN.exists() or _SEEN.read_text().strip() != "1":
+        pytest.skip("this machine's firewall does not see what crosses a bridge")
+    if not Path(f"/sys/class/net/{_BRIDGE}").exists():
+        pytest.skip(f"the pods of this cluster are not on the bridge {_BRIDGE}")
+
+
+@contextmanager
+def rule(*words: str) -> Iterator[None]:
+    """One rule of the firewall, before all others."""
+    subprocess.run(["iptables", "-w", "-I", "FORWARD", *words], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["iptables", "-w", "-D", "FORWARD", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def enforced(cluster: Cluster, namespace: str) -> Iterator[None]:
+    """Enforce policies as a network plugin does: only known pods that no policy selects reach others."""
+    over = threading.Event()
+
+    def allow() -> None:
+        known: set[str] = set()
+        with ExitStack() as rules:
+            while not over.wait(0.1):
+                for pod in cluster.pods(namespace, "sandboxkit.dev/network=internet"):
+                    new = pod["status"].get("podIP")
+                    if new and new not in known:
+                        for other in known:
+                            for pair in ("-s", new, "-d", other), ("-s", other, "-d", new):
+                                rules.enter_context(rule("-i", _BRIDGE, *pair, "-j", "ACCEPT"))
+                        known.add(new)
+
+    with rule("-i", _BRIDGE, "-j", "DROP"):
+        thread = threading.Thread(target=allow)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+@pytest.mark.usefixtures("firewall")
+async def test_an_unenforced_network_policy_is_refused(own_cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(no_network="policy")
+    with rule("-i", _BRIDGE, "-o", _BRIDGE, "-j", "ACCEPT"):  # every pod reaches every other one
+        for output in ("does not enforce network policies", "no_network='interfaces'"):
+            # The second time it is remembered.
+            with pytest.raises(ConfigurationError, match=output):
+                await provider.create(SandboxSpec())
+        found = await provider.diagnose()
+    assert not found.available
+    assert "does not enforce" in found.remedy
+    free = await provider.create(SandboxSpec(network="internet"))
+    await provider.delete(free)
+    await provider.aclose()
+    wait_until(lambda: sandboxes(own_cluster, room) == [], "the canaries' end")
+    path = f"/apis/networking.k8s.io/v1/namespaces/{room}/networkpolicies/sandboxkit-no-network"
+    policy = own_cluster.request("GET", path)["spec"]
+    assert policy["podSelector"] == {"matchLabels": {"sandboxkit.dev/network": "none"}}
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert not policy.get("egress")
+    assert not policy.get("ingress")
+
+
+@pytest.mark.usefixtures("firewall")
+async def test_where_no_pod_reaches_another_nothing_is_proven(
+    own_cluster: Cluster, room: str
+) -> None:
+    provider = KubernetesProvider(security="restricted")
+    with (
+        rule("-i", _BRIDGE, "-j", "DROP"),
+        pytest.raises(ConfigurationError, match="could not be verified"),
+    ):
+        await provider.create(SandboxSpec())
+    await provider.aclose()
+    wait_until(lambda: sandboxes(own_cluster, room) == [], "the canaries' end")
+
+
+@pytest.mark.usefixtures("firewall")
+async def test_a_policy_that_is_enforced_is_used(own_cluster: Cluster, room: str) -> None:
+    provider = KubernetesProvider(security="restricted")
+    with enforced(own_cluster, room):
+        found = await provider.diagnose()
+        assert found.available, found.remedy
+        assert "enforces network policies" in found.detail
+        sandbox_id = await provider.create(SandboxSpec())
+        pods = own_cluster.pods(room, "sandboxkit.dev/network=none")
+        left = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
+        assert [each["metadata"]["name"] for each in left] == [sandbox_id]
+        assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
+        await provider.delete(sandbox_id)
+    await provider.aclose()
