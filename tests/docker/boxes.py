@@ -6,6 +6,8 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 
 from sandboxkit.provider import Provider, StreamName
+from sandboxkit.providers.docker import DockerProvider
+from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import Command, SandboxSpec
 
 P = TypeVar("P", bound=Provider)
@@ -70,3 +72,7 @@ class Boxes(Generic[P]):
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+
+Containers = Boxes[DockerProvider]
+Pods = Boxes[KubernetesProvider]

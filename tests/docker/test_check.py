@@ -16,9 +16,10 @@ from sandboxkit.providers.docker import DockerProvider, PullProgress
 from sandboxkit.providers.docker._container import device_requests
 from sandboxkit.providers.docker._endpoint import DEFAULT_URL, Endpoint
 from sandboxkit.types import SandboxSpec
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Containers
 from tests.docker.conftest import docker
-from tests.docker.registry import Registry
+from tests.kubernetes.registry import Registry
+from tests.local.test_image import oci_archive, tar_of
 
 FOR_PACKAGES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 OWN = "print(open('/proc/self/status').read().split('CapEff:\\t')[1].split()[0])"
@@ -67,7 +68,7 @@ def test_gpus_become_a_device_request(gpu: str, count: int, devices: list[str] |
 
 @pytest.mark.anyio
 async def test_only_root_has_the_added_capabilities_and_no_others(
-    boxes: Boxes[DockerProvider],
+    boxes: Containers,
 ) -> None:
     provider = boxes.provider(capabilities=["cap_chown", *FOR_PACKAGES])
     for user, expected in (("root", 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7), ("nobody", 0)):
@@ -146,35 +147,41 @@ def test_a_url_that_cannot_be_used_is_refused_with_a_remedy(url: str, remedy: st
 
 
 @pytest.fixture
-def registry(daemon: None) -> Iterator[Registry]:
-    with Registry() as registry:
-        yield registry
-        subprocess.run(["docker", "rmi", "--force", registry.image], capture_output=True)
+def registry(daemon: None, tmp_path: Path) -> Iterator[tuple[Registry, str]]:
+    """A public registry, and the name of its only image."""
+    with Registry(tmp_path, public=True) as registry:
+        hello = oci_archive(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})], "1234")
+        image = registry.push(hello, "hello:1")
+        yield registry, image
+        subprocess.run(["docker", "rmi", "--force", image], capture_output=True)
 
 
 @pytest.mark.anyio
 async def test_a_missing_image_is_pulled_once_with_progress_and_again_after_it_was_removed(
-    boxes: Boxes[DockerProvider], registry: Registry, caplog: pytest.LogCaptureFixture
+    boxes: Containers, registry: tuple[Registry, str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    image = registry[1]
     seen: list[PullProgress] = []
     provider = boxes.provider(on_pull=seen.append)
     with caplog.at_level(logging.INFO, logger="sandboxkit.docker"):
         async with anyio.create_task_group() as tasks:
             for _ in range(2):
-                tasks.start_soon(provider._images.ensure, registry.image)
+                tasks.start_soon(provider._images.ensure, image)
         assert caplog.text.count("pulling image") == 1
-        assert caplog.text.count(f"pulled image {registry.image}") == 1
-        assert (await provider._images.ensure(registry.image)).user == "1234"
-        docker("rmi", "--force", registry.image)
-        await provider.delete((await boxes.start(provider, image=registry.image)).id)
-        assert caplog.text.count(f"pulled image {registry.image}") == 2
-    assert {progress.image for progress in seen} == {registry.image}
+        assert caplog.text.count(f"pulled image {image}") == 1
+        assert (await provider._images.ensure(image)).user == "1234"
+        docker("rmi", "--force", image)
+        await provider.delete((await boxes.start(provider, image=image)).id)
+        assert caplog.text.count(f"pulled image {image}") == 2
+    assert {progress.image for progress in seen} == {image}
     assert any("Pull complete" in progress.status for progress in seen)
 
 
 @pytest.mark.anyio
-async def test_an_image_that_cannot_be_had_is_an_error_with_remedies(registry: Registry) -> None:
-    absent = f"{registry.host}/absent:9"
+async def test_an_image_that_cannot_be_had_is_an_error_with_remedies(
+    registry: tuple[Registry, str],
+) -> None:
+    absent = f"{registry[0].host}/absent:9"
     cases: list[tuple[str, type[SandboxError], tuple[str, ...]]] = [
         (absent, ImageNotFoundError, (absent, "docker build", "SANDBOXKIT_DOCKER_IMAGE")),
         ("127.0.0.1:1/absent:9", ImageNotFoundError, ("refused",)),

@@ -14,7 +14,7 @@ from sandboxkit.providers.docker._answers import ended_itself
 from sandboxkit.providers.docker._daemon import DaemonInfo
 from sandboxkit.providers.docker._gvisor import Runtimes
 from sandboxkit.types import SandboxSpec
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Containers
 from tests.docker.conftest import SOCKET, containers
 from tests.docker_here import require_gvisor
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
@@ -92,7 +92,7 @@ async def test_runtimes_that_a_reload_changes_are_seen_and_a_new_program_is_look
     ("runtime", "isolation"), [("runsc", None), ("runsc", "gvisor"), ("runc", "gvisor")]
 )
 async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(
-    boxes: Boxes[DockerProvider], tag: str, runtime: str, isolation: str | None
+    boxes: Containers, tag: str, runtime: str, isolation: str | None
 ) -> None:
     require_gvisor()
     provider = boxes.provider(runtime=runtime)

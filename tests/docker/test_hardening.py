@@ -13,7 +13,7 @@ from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._container import own_user
 from sandboxkit.providers.docker._loopback import HOSTS
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Containers
 from tests.docker.conftest import PROGRAMS, SOCKET, docker
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 from tests.host_counts import ATTACKS, VICTIMS
@@ -51,7 +51,7 @@ async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
 
 
 async def test_secrets_and_variables_are_not_in_the_container_configuration(
-    boxes: Boxes[DockerProvider],
+    boxes: Containers,
 ) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
     box = await boxes.start(env=env, secrets=secrets)
@@ -62,7 +62,7 @@ async def test_secrets_and_variables_are_not_in_the_container_configuration(
 
 
 async def test_strict_writes_only_to_sized_folders_and_runs_what_it_writes(
-    boxes: Boxes[DockerProvider],
+    boxes: Containers,
 ) -> None:
     box = await boxes.start(profile="strict", disk_mb=64)
     script = "printf '#!/bin/sh\\necho ran\\n' > prog && chmod +x prog && ./prog && rm prog"
@@ -73,7 +73,7 @@ async def test_strict_writes_only_to_sized_folders_and_runs_what_it_writes(
 
 
 async def test_strict_containers_run_as_different_users_in_any_workdir(
-    boxes: Boxes[DockerProvider],
+    boxes: Containers,
 ) -> None:
     found = set()
     for _ in range(2):
@@ -124,7 +124,7 @@ def by_the_daemon() -> bytes:
 
 
 async def look(
-    boxes: Boxes[DockerProvider], provider: DockerProvider, name: str
+    boxes: Containers, provider: DockerProvider, name: str
 ) -> tuple[str, list[str], list[str]]:
     """Its network namespace and interfaces, who was heard by the name, and a new name's address."""
     box = await boxes.start(provider, **SPECS[name])
@@ -133,7 +133,7 @@ async def look(
     return network, interfaces, output
 
 
-async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Boxes[DockerProvider]) -> None:
+async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Containers) -> None:
     assert by_the_daemon() == HOSTS
     found: dict[str, tuple[str, list[str], list[str]]] = {}
     provider = boxes.provider()
@@ -155,7 +155,7 @@ async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Boxes[DockerPr
 
 
 async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names_itself(
-    boxes: Boxes[DockerProvider],
+    boxes: Containers,
 ) -> None:
     agent = boxes.provider()._agent
     hosts = (await agent.ensure(os.environ["SANDBOXKIT_DOCKER_IMAGE"])).hosts

@@ -11,21 +11,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import Session
+from sandboxkit import Session, errors
 from sandboxkit._owners import is_expired
-from sandboxkit.errors import (
-    ConfigurationError,
-    SandboxError,
-    SandboxNotFoundError,
-    SandboxStartError,
-    SandboxTerminatedError,
-)
 from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import DockerProvider, _loaders
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.components import require_program
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Containers
 from tests.docker.conftest import PROGRAMS, SOCKET, client, docker, listed, until_gone
 from tests.docker_here import TEST_IMAGE
 from tests.faults import FaultProxy
@@ -35,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_everything_works_over_tls_as_the_environment_says(
-    boxes: Boxes[DockerProvider], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boxes: Containers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_program("openssl")
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem"
@@ -63,7 +56,7 @@ async def test_other_peoples_containers_are_neither_listed_nor_deleted(
     try:
         assert name not in [info.id async for info in provider.list({})]
         await provider.delete(name)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             await provider.get(name)
         assert docker("inspect", name)
     finally:
@@ -83,12 +76,12 @@ async def test_a_cancelled_create_leaves_nothing(
 async def test_a_failing_create_says_why_and_leaves_nothing(
     provider: DockerProvider, tag: str
 ) -> None:
-    with pytest.raises(SandboxStartError):
+    with pytest.raises(errors.SandboxStartError):
         await provider.create(SandboxSpec(tags={"test": tag}, user="nobody-knows-me"))
-    with pytest.raises((ConfigurationError, SandboxStartError)):
+    with pytest.raises((errors.ConfigurationError, errors.SandboxStartError)):
         await provider.create(SandboxSpec(tags={"test": tag}, cpus=4096.0))
     unknown = DockerProvider(runtime="no-such-runtime")
-    with pytest.raises(SandboxError, match="no-such-runtime"):
+    with pytest.raises(errors.SandboxError, match="no-such-runtime"):
         await unknown.create(SandboxSpec(tags={"test": tag}))
     assert await listed(provider, tag) == []
     assert not (await unknown.diagnose()).available
@@ -102,9 +95,7 @@ def own_agent(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(binary, "path", lambda _: path)
 
 
-async def test_a_removed_agent_volume_is_filled_again(
-    boxes: Boxes[DockerProvider], own_agent: None
-) -> None:
+async def test_a_removed_agent_volume_is_filled_again(boxes: Containers, own_agent: None) -> None:
     provider = boxes.provider()
     await provider.delete((await boxes.start(provider)).id)
     volume = (await provider._agent.ensure("unused")).name
@@ -140,7 +131,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     [("kill", "agent was killed.*through Docker"), ("delete", "deleted")],
 )
 async def test_a_command_reports_how_its_sandbox_ended(
-    boxes: Boxes[DockerProvider], how: str, expected: str
+    boxes: Containers, how: str, expected: str
 ) -> None:
     box = await boxes.start(memory_mb=64)
     # An earlier end for want of memory does not explain a later one.
@@ -152,7 +143,7 @@ async def test_a_command_reports_how_its_sandbox_ended(
 
     async def die() -> None:
         command = Command(argv=("sh", "-c", "echo running; sleep 60"))
-        with pytest.raises(SandboxTerminatedError, match=expected) as caught:
+        with pytest.raises(errors.SandboxTerminatedError, match=expected) as caught:
             await box.provider.exec(box.id, command, output)
         assert not caught.value.out_of_memory
 
@@ -225,11 +216,11 @@ def test_the_workdir_belongs_to_the_user(image: str) -> None:
             script = "touch file && id -un && pwd"
             assert sandbox.exec(["sh", "-c", script]).result(30).stdout == f"app\n{found}\n"
             assert sandbox.workdir().result(30) == found
-        with pytest.raises(SandboxStartError, match=r"/etc/passwd/work.*app"):
+        with pytest.raises(errors.SandboxStartError, match=r"/etc/passwd/work.*app"):
             session.sandbox(workdir="/etc/passwd/work").start().result(30)
 
 
-async def test_a_busy_program_past_its_share_was_throttled(boxes: Boxes[DockerProvider]) -> None:
+async def test_a_busy_program_past_its_share_was_throttled(boxes: Containers) -> None:
     # So little of a processor that a busy machine's own slowness is more than that.
     box = await boxes.start(cpus=0.1)
 

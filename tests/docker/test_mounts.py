@@ -12,16 +12,7 @@ from unittest import mock
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    Dataset,
-    DatasetNotFoundError,
-    Operation,
-    SandboxError,
-    Session,
-    Volume,
-    VolumeError,
-)
+from sandboxkit import Dataset, Operation, Session, Volume, errors
 from sandboxkit.datasets import DatasetStore
 from sandboxkit.providers.docker import DockerProvider, _dataset_volumes
 from sandboxkit.testing.conformance._base import until
@@ -147,7 +138,7 @@ def test_a_fill_that_fails_leaves_no_volume(dataset: Dataset) -> None:
     with (
         Session(DockerProvider(), mounts={"/data": dataset}) as session,
         mock.patch.object(DatasetStore, "archive", return_value=[b"no archive"]),
-        pytest.raises(SandboxError),
+        pytest.raises(errors.SandboxError),
     ):
         session.run(["true"]).result(60)
     assert volumes(dataset) == []
@@ -190,7 +181,7 @@ def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
 def test_a_dataset_that_nobody_has_is_an_error_before_anything_is_made(tag: str) -> None:
     unknown = "sha256:" + secrets.token_hex(32)
     spec = SandboxSpec(mounts={"/data": unknown}, tags={"test": tag})
-    with pytest.raises(DatasetNotFoundError, match=unknown):
+    with pytest.raises(errors.DatasetNotFoundError, match=unknown):
         Operation(DockerProvider().create(spec)).result(60)
     assert containers(tag) == []
     assert docker("volume", "ls", "--quiet", "--filter", f"name={unknown[7:]}") == []
@@ -234,11 +225,11 @@ def test_a_volume_of_somebody_else_is_neither_used_nor_removed(
     try:
         with (
             Session(DockerProvider(), mounts={"/cache": volume}) as session,
-            pytest.raises(ConfigurationError, match=f"{on_daemon(volume)}.*did not make"),
+            pytest.raises(errors.ConfigurationError, match=f"{on_daemon(volume)}.*did not make"),
         ):
             session.run(["true"]).result(60)
         assert volume.name not in Operation(DockerProvider().list_volumes()).result(60)
-        with pytest.raises(VolumeError, match=f"no volume '{volume.name}'"):
+        with pytest.raises(errors.VolumeError, match=f"no volume '{volume.name}'"):
             remove_volume(volume)
         assert docker("volume", "inspect", on_daemon(volume))
     finally:
@@ -257,7 +248,7 @@ def test_a_volume_that_was_removed_is_made_again(volume: Volume) -> None:
     remove_volume(volume)
 
 
-def test_what_a_killed_client_left_does_not_keep_a_volume(volume: Volume, tmp_path: Path) -> None:
+def test_what_a_killed_client_left_does_not_keep_a_volume(volume: Volume) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS["killed_before_use"], volume.name], timeout=60, check=False
     )

@@ -17,20 +17,14 @@ from unittest import mock
 import anyio
 import pytest
 
-from sandboxkit import Operation, Process, Sandbox, Session
-from sandboxkit.errors import (
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-)
+from sandboxkit import Operation, Process, Sandbox, Session, errors
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.docker import DockerProvider, _direct
 from sandboxkit.providers.docker import _provider as docker_provider
 from sandboxkit.types import Command, SandboxSpec
 from tests.chaos.distant import no_way
 from tests.components import needs_root
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Containers
 from tests.docker.conftest import PROGRAMS, SOCKET, containers, docker, listed, until_gone
 from tests.faults import Drop, Fault, FaultProxy, Half, HttpAnswer, Request, Reset, Stall
 
@@ -74,7 +68,7 @@ async def lives(provider: DockerProvider, tag: str) -> None:
         await provider.delete(sandbox_id)
 
 
-async def meets(tag: str, where: str, fault: Fault, timeout: float = 3.0) -> SandboxError:
+async def meets(tag: str, where: str, fault: Fault, timeout: float = 3.0) -> errors.SandboxError:
     """The error where one of a provider's requests meets a fault."""
 
     def plan(request: Request) -> Fault | None:
@@ -82,7 +76,7 @@ async def meets(tag: str, where: str, fault: Fault, timeout: float = 3.0) -> San
 
     with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
         provider = DockerProvider(base_url=proxy.url, timeout=timeout)
-        with anyio.fail_after(60), pytest.raises(SandboxError) as caught:
+        with anyio.fail_after(60), pytest.raises(errors.SandboxError) as caught:
             await lives(provider, tag)
         assert proxy.faults
         proxy.plan = None
@@ -108,10 +102,10 @@ SILENCES = [
 
 @pytest.mark.parametrize(("where", "fault"), SILENCES)
 async def test_a_daemon_that_falls_silent_is_unavailable_in_time(
-    daemon: None, tag: str, where: str, fault: Fault
+    tag: str, where: str, fault: Fault
 ) -> None:
     error = await meets(tag, where, fault, timeout=2.0)
-    assert isinstance(error, ProviderUnavailableError), error
+    assert isinstance(error, errors.ProviderUnavailableError), error
     assert "in time" in str(error)
 
 
@@ -132,17 +126,17 @@ ANSWERS: list[tuple[str, Fault]] = [
 
 @pytest.mark.parametrize(("where", "fault"), ANSWERS, ids=str)
 async def test_an_odd_or_partial_answer_is_a_typed_error(
-    daemon: None, tag: str, where: str, fault: Fault
+    tag: str, where: str, fault: Fault
 ) -> None:
     error = await meets(tag, where, fault)
     if isinstance(fault, HttpAnswer) and fault.status == 500:
-        assert isinstance(error, ProviderUnavailableError), error
+        assert isinstance(error, errors.ProviderUnavailableError), error
 
 
 @pytest.mark.parametrize("url", ["unix:///nonexistent/docker.sock", "tcp://127.0.0.1:1"])
 async def test_a_daemon_that_is_down_is_named_with_how_to_start_it(url: str) -> None:
     provider = DockerProvider(base_url=url)
-    with pytest.raises(ProviderUnavailableError) as caught:
+    with pytest.raises(errors.ProviderUnavailableError) as caught:
         await provider.create(SandboxSpec())
     assert url in str(caught.value)
     assert "systemctl start docker" in str(caught.value)
@@ -197,7 +191,10 @@ async def test_a_hung_daemon_is_given_up_and_a_call_to_it_can_be_cancelled(
 ) -> None:
     with answering(listener, b"") as url:
         provider = DockerProvider(base_url=url, timeout=0.3)
-        with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="did not answer"):
+        with (
+            anyio.fail_after(60),
+            pytest.raises(errors.ProviderUnavailableError, match="did not answer"),
+        ):
             await provider.create(SandboxSpec())
         provider = DockerProvider(base_url=url, timeout=30)
         with anyio.move_on_after(0.2) as scope:
@@ -207,13 +204,11 @@ async def test_a_hung_daemon_is_given_up_and_a_call_to_it_can_be_cancelled(
 
 async def test_a_server_other_than_docker_is_unavailable(listener: socket.socket) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"
-    with answering(listener, answer) as url, pytest.raises(ProviderUnavailableError):
+    with answering(listener, answer) as url, pytest.raises(errors.ProviderUnavailableError):
         await DockerProvider(base_url=url).create(SandboxSpec())
 
 
-def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
-    daemon: None, tag: str
-) -> None:
+def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(tag: str) -> None:
     """The contract checks all other calls in tests/conformance."""
     with (
         Session("docker", tags={"test": tag}) as first,
@@ -232,9 +227,9 @@ def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
         again = session.from_id(sandbox.id).result(BUSY)
         other = again.exec(["true"])
         for call in calls:
-            with pytest.raises(ProviderUnavailableError):
+            with pytest.raises(errors.ProviderUnavailableError):
                 call.result(end - time.monotonic())
-        with pytest.raises((OutcomeUnknownError, ProviderUnavailableError)):
+        with pytest.raises((errors.OutcomeUnknownError, errors.ProviderUnavailableError)):
             other.result(end + 2 - time.monotonic())
         docker("unpause", sandbox.id)
         assert sandbox.read_file("/etc/passwd").result(30)
@@ -242,7 +237,7 @@ def test_calls_of_two_clients_to_a_paused_sandbox_fail_in_time_and_then_work(
 
 
 @pytest.mark.alone  # twelve sandboxes write and are timed, which a busy machine delays
-def test_all_callers_of_a_silent_daemon_fail_together(daemon: None, tag: str) -> None:
+def test_all_callers_of_a_silent_daemon_fail_together(tag: str) -> None:
     """Agents that live, and now and then run, are not held up: it is the daemon that says nothing."""
     with (
         FaultProxy(f"unix://{SOCKET}") as proxy,
@@ -258,7 +253,7 @@ def test_all_callers_of_a_silent_daemon_fail_together(daemon: None, tag: str) ->
         begun = time.monotonic()
         try:
             for process in running:
-                with pytest.raises(OutcomeUnknownError):
+                with pytest.raises(errors.OutcomeUnknownError):
                     process.result(max(0.0, begun + WITHIN - time.monotonic()))
         finally:
             proxy.heal()
@@ -267,7 +262,7 @@ def test_all_callers_of_a_silent_daemon_fail_together(daemon: None, tag: str) ->
 
 
 async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
-    boxes: Boxes[DockerProvider], bridge: FaultProxy, tag: str
+    boxes: Containers, bridge: FaultProxy, tag: str
 ) -> None:
     provider = boxes.provider(base_url=bridge.url, timeout=4.0)
     box = await boxes.start(provider)
@@ -276,9 +271,9 @@ async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
         bridge.stall()
 
     command = Command(("sh", "-c", "echo running; sleep 600"))
-    with anyio.fail_after(BUSY), pytest.raises(OutcomeUnknownError):
+    with anyio.fail_after(BUSY), pytest.raises(errors.OutcomeUnknownError):
         await provider.exec(box.id, command, output)
-    with anyio.fail_after(BUSY), pytest.raises(ProviderUnavailableError):
+    with anyio.fail_after(BUSY), pytest.raises(errors.ProviderUnavailableError):
         await provider.delete(box.id)
     bridge.resume()
     await provider.delete(box.id)
@@ -321,9 +316,7 @@ def begun(sandbox: Sandbox) -> tuple[Process, Iterator[str]]:
 
 @pytest.mark.parametrize("way", ["unix", "tcp", SHORT])
 @pytest.mark.parametrize("seconds", [2, pytest.param(20, marks=pytest.mark.nightly)])
-def test_a_cut_ends_no_sandbox_and_loses_no_output(
-    daemon: None, tag: str, way: str, seconds: int
-) -> None:
+def test_a_cut_ends_no_sandbox_and_loses_no_output(tag: str, way: str, seconds: int) -> None:
     connect = _direct.connect if way == "short" else no_way
     with mock.patch.object(_direct, "connect", connect), connected(tag, way) as (proxy, session):
         sandboxes = [session.sandbox() for _ in range(COUNT)]
@@ -345,9 +338,7 @@ def test_a_cut_ends_no_sandbox_and_loses_no_output(
 
 @pytest.mark.parametrize("hiccup", [False, True])
 @pytest.mark.parametrize("way", ["through the daemon", SHORT])
-def test_the_owners_death_ends_its_sandboxes(
-    daemon: None, tag: str, way: str, hiccup: bool
-) -> None:
+def test_the_owners_death_ends_its_sandboxes(tag: str, way: str, hiccup: bool) -> None:
     grace = 600.0 if way == "short" else 8.0 if hiccup else 2.0
     with FaultProxy(f"unix://{SOCKET}", listen="unix") as proxy:
         command = [sys.executable, "-c", PROGRAMS["owner"], proxy.url, tag, str(grace), way]
@@ -402,8 +393,8 @@ async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept_or_
     before = connections(port)
     provider = DockerProvider(base_url=bridge.url)
 
-    async def ask() -> SandboxNotFoundError:
-        with pytest.raises(SandboxNotFoundError) as kept:
+    async def ask() -> errors.SandboxNotFoundError:
+        with pytest.raises(errors.SandboxNotFoundError) as kept:
             await provider.get(MISSING)
         return kept.value
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.providers._agent import frames, requests
-from sandboxkit.providers.docker import DockerProvider, _direct
+from sandboxkit.providers.docker import _direct
 from sandboxkit.providers.docker._container import AGENT_SOCKET
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._stream import AttachStream
 from tests.components import needs_root
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Containers
 from tests.docker.conftest import PROGRAMS, docker
 from tests.faults import FaultProxy
 
@@ -147,7 +147,7 @@ GREETING = frames.encode(frames.Kind.HELLO, 0, requests.hello(None))
 
 
 @needs_root("only root may enter a network namespace")
-async def test_root_talks_to_the_agent_past_the_daemon(boxes: Boxes[DockerProvider]) -> None:
+async def test_root_talks_to_the_agent_past_the_daemon(boxes: Containers) -> None:
     provider = boxes.provider()
     box = await boxes.start(provider)
     known = provider._known(box.id)
@@ -163,7 +163,7 @@ async def test_root_talks_to_the_agent_past_the_daemon(boxes: Boxes[DockerProvid
 
 
 async def test_another_machines_daemon_is_not_bypassed(
-    boxes: Boxes[DockerProvider], bridge: FaultProxy
+    boxes: Containers, bridge: FaultProxy
 ) -> None:
     provider = boxes.provider(base_url=bridge.url)
     box = await boxes.start(provider)
@@ -181,7 +181,7 @@ async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 async def test_a_program_in_the_sandbox_is_refused_by_the_agent(
-    boxes: Boxes[DockerProvider], user: str
+    boxes: Containers, user: str
 ) -> None:
     box = await boxes.start(user=user)
     assert await box.python(f"{ADDRESS=}\n{GREETING=}\n" + PROGRAMS["knock"]) == "b''"

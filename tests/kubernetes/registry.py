@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -14,19 +13,17 @@ from urllib.request import Request, urlopen
 from tests.components import require_program
 from tests.kubernetes.cluster import STATE, wait_until
 
-__all__ = ["Registry"]
-
 _LOGIN = base64.b64encode(b"tester:sesame").decode()
 _HASH = "tester:$2b$04$abcdefghijklmnopqrstuuinwY/tkBVrn3xrxQI/TgnMHhkvl85RW\n"
 _ANY = "application/vnd.oci.image.manifest.v1+json"
 
 
 class Registry:
-    """A registry on a loopback port, whose only user has to log in. Its files are in a folder."""
+    """A registry on a loopback port, whose only user has to log in unless it is `public`. Its files are in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, public: bool = False) -> None:
         require_program("docker-registry", "KUBERNETES")
-        self._folder = folder
+        self._folder, self._public = folder, public
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.host = f"localhost:{free.getsockname()[1]}"
@@ -40,14 +37,17 @@ class Registry:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
-        self._forget_pulled()
+
+    def push(self, archive: Path, name: str) -> str:
+        """Push an OCI archive with skopeo, and return the name of the image."""
+        require_program("skopeo", "KUBERNETES")
+        login = f"--authfile={self._folder / 'docker' / 'config.json'}"
+        copy = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", login]
+        image = f"{self.host}/{name}"
+        subprocess.run([*copy, f"oci-archive:{archive}", f"docker://{image}"], check=True)
+        return image
 
     def log_in(self, user: str) -> Path:
         """Store USER:PASSWORD as `docker login` does, and return the folder of docker's configuration."""
@@ -61,15 +61,17 @@ class Registry:
 
     def start(self, *, deletions: bool = True) -> None:
         """Start the registry with the files that it had."""
-        config = {
+        config: dict[str, Any] = {
             "version": "0.1",
             "storage": {
                 "filesystem": {"rootdirectory": str(self._folder / "files")},
                 "delete": {"enabled": deletions},
             },
             "http": {"addr": self.host.replace("localhost", "127.0.0.1"), "relativeurls": True},
-            "auth": {"htpasswd": {"realm": "tests", "path": str(self._folder / "users")}},
         }
+        if not self._public:
+            users = {"realm": "tests", "path": str(self._folder / "users")}
+            config["auth"] = {"htpasswd": users}
         path = self._folder / "config.yml"
         path.write_text(json.dumps(config))  # JSON is YAML
         with (self._folder / "log").open("ab") as log:
@@ -108,7 +110,7 @@ class Registry:
         reads = re.findall(r'"GET /v2/team/snapshots/blobs/\S+ HTTP/1.1" 200 (\d+) ', text)
         return sum(int(size) > 10_000 for size in reads)
 
-    def _forget_pulled(self) -> None:
+    def forget_pulled(self) -> None:
         """Remove what the cluster's node has pulled from here."""
         images = ["ctr", "--address", f"{STATE}/containerd/socket", "-n", "k8s.io", "images"]
         listed = subprocess.run([*images, "ls"], capture_output=True, text=True, check=True).stdout

@@ -13,14 +13,6 @@ import pytest
 from aiohttp import web
 
 from sandboxkit import errors
-from sandboxkit.errors import (
-    CapacityError,
-    ImageNotFoundError,
-    SandboxError,
-    SandboxNotFoundError,
-    SandboxStartError,
-    SandboxTerminatedError,
-)
 from sandboxkit.integrations.rewards._boundary import Phase, verdict_of
 from sandboxkit.integrations.rewards._verdict import Outcome
 from sandboxkit.providers import kubernetes
@@ -30,11 +22,12 @@ from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._watch import PodStatus
-from tests.docker.registry import Registry
 from tests.emulators._answers import Row, compare, is_raised
 from tests.kubernetes.answers import answering, status
 from tests.kubernetes.bare import connected, create, manifest, remove
 from tests.kubernetes.cluster import Cluster, kubectl
+from tests.kubernetes.registry import Registry
+from tests.local.test_image import oci_archive, tar_of
 
 pytestmark = pytest.mark.anyio
 
@@ -89,7 +82,7 @@ async def test_a_refusal_is_the_error_of_the_table(
             "watch": lambda: _watched(api),
             "exec": lambda: api.exec("x", "sandbox", ["true"], sandbox_id="x"),
         }
-        with pytest.raises(SandboxError) as caught:
+        with pytest.raises(errors.SandboxError) as caught:
             await calls[call]()
     assert is_raised(caught.value, _row(refused)), repr(caught.value)
     assert refused.get("words", "") in str(caught.value)
@@ -108,7 +101,7 @@ def test_a_state_is_the_error_of_the_table(state: dict[str, Any]) -> None:
     )
     seen = PodStatus(pod | {"status": json.loads(state["status"])})
     told = json.loads(state.get("events", "[]"))
-    made: dict[str, Callable[[], SandboxError | None]] = {
+    made: dict[str, Callable[[], errors.SandboxError | None]] = {
         "start": lambda: _ends.start_error(seen, told),
         "deadline": lambda: _ends.late_error(seen, told, seconds=1),
         "end": lambda: _ends.end_error(
@@ -121,7 +114,7 @@ def test_a_state_is_the_error_of_the_table(state: dict[str, Any]) -> None:
         assert all(part in str(error) for part in state["words"].split(" … "))
         assert error.sandbox_id == "pod"
     assert getattr(error, "out_of_memory", False) == state.get("out_of_memory", False)
-    if isinstance(error, SandboxTerminatedError):
+    if isinstance(error, errors.SandboxTerminatedError):
         assert not error.by_command
         outcome = Outcome.OOM if error.out_of_memory else Outcome.INFRA_ERROR
         assert verdict_of(error, Phase.GRADED).outcome is outcome
@@ -153,7 +146,7 @@ async def _nothing() -> None: ...
 
 
 async def _no_agent() -> PodExecStream:
-    raise SandboxNotFoundError("no agent runs in it")
+    raise errors.SandboxNotFoundError("no agent runs in it")
 
 
 async def _start_error(
@@ -164,7 +157,7 @@ async def _start_error(
     late: str = "",
     denied: Callable[[], object] | None = None,
     **spec: Any,
-) -> SandboxError:
+) -> errors.SandboxError:
     """The error of a start: of its time limit, once the cluster has said `late`; `denied` is called after
     the first pull that is denied."""
 
@@ -185,7 +178,7 @@ async def _start_error(
                         break
                     await anyio.sleep(0.1)
             start = Start(api, watch, name, _no_agent, _nothing, seconds=0.5 if late else 60)
-            with pytest.raises(SandboxError) as caught:
+            with pytest.raises(errors.SandboxError) as caught:
                 await start.stream()
             return caught.value
         finally:
@@ -215,15 +208,16 @@ async def test_a_pod_that_does_not_start_is_the_error_of_its_cause(
 
 
 async def test_a_private_image_is_pulled_with_the_command_of_its_error(
-    cluster: Cluster, namespace: str
+    cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     """Also if its node pulled in vain before it knew the secret."""
-    with Registry("s3cret") as registry:
-        container = {"image": registry.image}
+    with Registry(tmp_path) as registry:
+        archive = oci_archive(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})])
+        container = {"image": registry.push(archive, "team/hello:1")}
         error = await _start_error(cluster, namespace, container)
-        assert type(error) is ImageNotFoundError
+        assert type(error) is errors.ImageNotFoundError
         command = str(error).split("`")[1]
-        given = {"HOST": registry.host, "USER": "me", "PASSWORD": "s3cret", "NAME": "pull"}
+        given = {"HOST": registry.host, "USER": "tester", "PASSWORD": "sesame", "NAME": "pull"}
         for name, value in given.items():
             command = command.replace(name, value)
         assert command.startswith(f"kubectl create secret docker-registry pull -n {namespace} ")
@@ -237,7 +231,8 @@ async def test_a_private_image_is_pulled_with_the_command_of_its_error(
             )
         finally:
             kubectl("delete", "secret", "pull", "-n", namespace)
-    assert type(error) is SandboxStartError  # it has no program in it
+        registry.forget_pulled()
+    assert type(error) is errors.SandboxStartError  # it has no program in it
     assert "executable file not found" in str(error)
 
 
@@ -274,7 +269,7 @@ async def test_a_pod_that_is_deleted_while_it_starts_has_not_started(
         await remove(cluster, namespace, "pod")
         seen = await watch.until("pod", _ends.has_ended, seconds=30)
     error = _ends.start_error(seen)
-    assert type(error) is SandboxStartError
+    assert type(error) is errors.SandboxStartError
     assert "it was deleted" in str(error)
 
 
@@ -322,7 +317,9 @@ async def test_a_start_waits_for_the_admission_by_its_queue(
         )
         seen = await watch.until("pod", lambda seen: _ends.wait_of(seen) != "", seconds=30)
         assert _ends.wait_of(seen) == "pod waits: it is not admitted yet by the queue 'team-a'"
-        with pytest.raises(CapacityError, match=r"within 1 s.*queue 'team-a'.*start_timeout"):
+        with pytest.raises(
+            errors.CapacityError, match=r"within 1 s.*queue 'team-a'.*start_timeout"
+        ):
             await Start(api, watch, "pod", connect, _nothing, seconds=1).stream()
         async with anyio.create_task_group() as group:
             group.start_soon(admit)

@@ -11,13 +11,7 @@ import anyio.to_thread
 import pytest
 from aiohttp import web
 
-from sandboxkit.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-)
+from sandboxkit import errors
 from sandboxkit.providers.kubernetes import _access, _api, _login
 from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
@@ -53,14 +47,14 @@ _NO_CLASS = manifest("pod", runtimeClassName="nosuch")
 _NO_ACCOUNT = manifest("pod", serviceAccountName="nosuch")
 _THERE = {"metadata": {"name": "kube-root-ca.crt"}}
 # Any: JSON.
-_REFUSED: dict[str, tuple[str, Any, type[SandboxError], str]] = {
-    "missing": ("GET pods/x", None, SandboxNotFoundError, "no sandbox 'x'"),
-    "name": ("POST pods", manifest("No_Name"), ConfigurationError, "Invalid value"),
-    "runtime class": ("POST pods", _NO_CLASS, ConfigurationError, "RuntimeClass"),
-    "account": ("POST pods", _NO_ACCOUNT, ConfigurationError, "name a service account"),
-    "path": ("GET /nosuch", None, ProviderUnavailableError, "API server"),
-    "there already": ("POST configmaps", _THERE, ProviderUnavailableError, "already exists"),
-    "namespace": ("POST pods", manifest("pod"), ConfigurationError, "create the namespace"),
+_REFUSED: dict[str, tuple[str, Any, type[errors.SandboxError], str]] = {
+    "missing": ("GET pods/x", None, errors.SandboxNotFoundError, "no sandbox 'x'"),
+    "name": ("POST pods", manifest("No_Name"), errors.ConfigurationError, "Invalid value"),
+    "runtime class": ("POST pods", _NO_CLASS, errors.ConfigurationError, "RuntimeClass"),
+    "account": ("POST pods", _NO_ACCOUNT, errors.ConfigurationError, "name a service account"),
+    "path": ("GET /nosuch", None, errors.ProviderUnavailableError, "API server"),
+    "there already": ("POST configmaps", _THERE, errors.ProviderUnavailableError, "already exists"),
+    "namespace": ("POST pods", manifest("pod"), errors.ConfigurationError, "create the namespace"),
 }
 
 
@@ -102,59 +96,47 @@ async def test_an_expired_list_continues(tmp_path: Path, token: str) -> None:
         items = [{"metadata": {"name": name}} for name in names]
         return web.json_response({"metadata": {"continue": place}, "items": items})
 
+    too_old = "The provided continue parameter is too old"
+    pages = [
+        page("ab", "first"),
+        status(410, "Expired", too_old, metadata={"continue": token}),
+        page("cd", "") if token else page("abcd", ""),
+    ]
+
     async def answer(request: web.Request) -> web.StreamResponse:
-        match request.query.get("continue"):
-            case None:
-                return page("ab", "first") if len(answers.asked) == 1 else page("abcd", "")
-            case "first":
-                more = {"metadata": {"continue": token}}
-                return status(410, "Expired", "The provided continue parameter is too old", **more)
-            case _:
-                return page("cd", "")
+        return pages.pop(0)
 
     async with answering(answer, tmp_path) as (answers, api):
         path = await api.path("pods")
         found = [item["metadata"]["name"] async for item in api.pages(path, what="list pods")]
     assert found == list("abcd")
+    places = [asked.get("continue") for asked in answers.asked]
+    assert places == [None, "first", token or None]
 
 
-@pytest.mark.parametrize("body", [b"<html>log in</html>", b"\xff\xfe", b"{"])
-async def test_an_answer_of_another_server_is_reported(tmp_path: Path, body: bytes) -> None:
-    async def says(request: web.Request) -> web.StreamResponse:
-        return web.Response(body=body)
-
-    async with answering(says, tmp_path) as (_, api):
-        with pytest.raises(SandboxError, match="not a Kubernetes API response"):
-            await _list(api)
-
-
-async def test_a_truncated_answer_is_retryable(tmp_path: Path) -> None:
-    async def cut(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse(headers={"Content-Length": "100"})
-        await answer.prepare(request)
-        await answer.write(b"{")
-        assert request.transport is not None
-        request.transport.abort()
-        return answer
-
-    async with answering(cut, tmp_path) as (_, api):
-        with pytest.raises(ProviderUnavailableError, match="no answer"):
-            await _list(api)
-
-
-async def test_an_answer_has_a_time_limit(tmp_path: Path) -> None:
-    async def silent(request: web.Request) -> web.StreamResponse:
-        if request.query.get("half"):
-            answer = web.StreamResponse(headers={"Content-Length": "100"})
-            await answer.prepare(request)
-            await answer.write(b"{")
+@pytest.mark.parametrize("sent", [b"<html>log in</html>", b"\xff\xfe", b"{", "half", "cut", "none"])
+async def test_an_answer_that_is_none_is_reported_in_time(
+    tmp_path: Path, sent: bytes | str
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if isinstance(sent, bytes):
+            return web.Response(body=sent)
+        part = web.StreamResponse(headers={"Content-Length": "100"})
+        if sent != "none":
+            await part.prepare(request)
+            await part.write(b"{")
+        if sent == "cut" and request.transport is not None:
+            request.transport.abort()
+            return part
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with answering(silent, tmp_path, timeout=60) as (_, api):
-        for query in ({}, {"half": "1"}):
-            with anyio.fail_after(30), pytest.raises(ProviderUnavailableError, match="in time"):
-                await api.call("GET", "/x", what="list pods", params=query, seconds=0.3)
+    words = {"cut": "no answer", "half": "in time", "none": "in time"}
+    kind = errors.SandboxError if isinstance(sent, bytes) else errors.ProviderUnavailableError
+    async with answering(answer, tmp_path, timeout=60) as (_, api):
+        match = words.get(str(sent), "not a Kubernetes API response")
+        with anyio.fail_after(30), pytest.raises(kind, match=match):
+            await api.call("GET", "/x", what="list pods", seconds=0.3 if match == "in time" else 30)
 
 
 async def test_concurrent_calls_are_limited(tmp_path: Path) -> None:
@@ -217,7 +199,7 @@ async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> No
     second = kubeconfig(tmp_path / "other", "http://second", token="t")
     access = await read_access(f"{first}:{tmp_path / 'nosuch'}:{second}", "test")
     assert access.server == "http://first"
-    with pytest.raises(ConfigurationError, match=str(tmp_path / "missing")):
+    with pytest.raises(errors.ConfigurationError, match=str(tmp_path / "missing")):
         access.headers()
 
 
@@ -228,7 +210,7 @@ async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> No
 async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match="cannot be used") as caught:
+    with pytest.raises(errors.ConfigurationError, match="cannot be used") as caught:
         await Api(kubeconfig=str(path)).open()
     assert str(path) in str(caught.value)
 
@@ -247,13 +229,13 @@ async def test_a_missing_context_or_file_is_reported(
     ]
     for variable, options, words in cases:
         monkeypatch.setenv("KUBECONFIG", variable)
-        with pytest.raises(ConfigurationError, match=words):
+        with pytest.raises(errors.ConfigurationError, match=words):
             await Api(**options).open()
 
 
 async def test_an_untrusted_certificate_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     api = Api(kubeconfig=str(kubeconfig(tmp_path, cluster.server, token=cluster.token)))
-    with pytest.raises(ConfigurationError, match="not trusted"):
+    with pytest.raises(errors.ConfigurationError, match="not trusted"):
         await _list(api)
     await api.aclose()
 
@@ -275,12 +257,12 @@ async def test_in_a_pod_the_service_account_is_used(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     api = Api()
     try:
-        with pytest.raises(AuthenticationError, match="log in"):
+        with pytest.raises(errors.AuthenticationError, match="log in"):
             await _list(api)
         assert api.namespace == namespace
         # As a kubelet does, before the old one expires.
         (tmp_path / "token").write_text(made["status"]["token"])
-        with pytest.raises(AuthenticationError, match="cannot list resource") as caught:
+        with pytest.raises(errors.AuthenticationError, match="cannot list resource") as caught:
             await _list(api)
         assert f"system:serviceaccount:{namespace}:default" in str(caught.value)
     finally:
@@ -317,21 +299,21 @@ async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: P
                 group.start_soon(_list, api)
         assert runs.read_text() == "xx"  # once for all who needed it
         valid = set()
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(errors.AuthenticationError):
             await _list(api)
 
 
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ("import sys; sys.exit('no such account')", AuthenticationError),
-        ("print('{')", ConfigurationError),
-        ("print('{}')", ConfigurationError),
-        ("import time; time.sleep(30)", AuthenticationError),
+        ("import sys; sys.exit('no such account')", errors.AuthenticationError),
+        ("print('{')", errors.ConfigurationError),
+        ("print('{}')", errors.ConfigurationError),
+        ("import time; time.sleep(30)", errors.AuthenticationError),
     ],
 )
 async def test_a_failed_login_program_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[SandboxError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[errors.SandboxError]
 ) -> None:
     monkeypatch.setattr(_login, "_SECONDS", 3.0)
     path = kubeconfig(tmp_path, "https://127.0.0.1:1", **_user(tmp_path, script))

@@ -17,11 +17,11 @@ import sandboxkit
 from sandboxkit import Operation, Session
 from sandboxkit.errors import CapacityError, ConfigurationError
 from sandboxkit.integrations.grpo import config
-from sandboxkit.providers.kubernetes import KubernetesProvider, _rights
+from sandboxkit.providers.kubernetes import _rights
 from sandboxkit.providers.kubernetes._pod import MARKER
 from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance._base import DEADLINE
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Pods
 from tests.kubernetes.cluster import SCRIPT, Cluster, kubectl, wait_until
 from tests.kubernetes.here import IMAGE
 
@@ -87,7 +87,7 @@ def test_the_api_server_takes_the_base(cluster: Cluster, overlay: Path, room: st
 
 
 async def test_sandboxes_work_in_a_namespace_with_the_base(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, overlay: Path, room: str
+    boxes: Pods, cluster: Cluster, overlay: Path, room: str
 ) -> None:
     applied(overlay)
     if cluster.has_version(25):  # which enforces the level of the base

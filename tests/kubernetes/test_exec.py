@@ -1,7 +1,7 @@
 """The stream to a program in a container, on a real cluster, and on a server of the newer kind."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -144,29 +144,21 @@ async def test_two_tasks_cannot_receive_at_once(api: Api) -> None:
 
 async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (api, watch):
-        with pytest.raises(SandboxNotFoundError):
-            await api.exec("nosuch", "sandbox", ["true"], sandbox_id="nosuch")
-
-        waiting, _ = await create(cluster, namespace, manifest("waiting", nodeSelector={"no": "1"}))
-        with pytest.raises(SandboxNotFoundError, match="does not have a host assigned"):
-            await api.exec(waiting, "sandbox", ["true"], sandbox_id=waiting)
-        await remove(cluster, namespace, waiting)
-
-        body = manifest("ended", {"command": ["true"]})
+        await create(cluster, namespace, manifest("waiting", nodeSelector={"no": "1"}))
+        for name, words in (("nosuch", "nosuch"), ("waiting", "does not have a host assigned")):
+            with pytest.raises(SandboxNotFoundError, match=words):
+                await api.exec(name, "sandbox", ["true"], sandbox_id=name)
         watch.follow("ended")
-        await create(cluster, namespace, body)
+        await create(cluster, namespace, manifest("ended", {"command": ["true"]}))
         await watch.until("ended", _ends.has_ended, seconds=60)
-        assert await _refused(lambda: api.exec("ended", "sandbox", ["true"], sandbox_id="ended"))
-        await remove(cluster, namespace, "ended")
-
-
-async def _refused(opened: Callable[[], object]) -> bool:
-    try:
-        stream = await opened()  # type: ignore[misc]  # a coroutine
-    except SandboxNotFoundError:
-        return True
-    data, end = await _rest(stream)
-    return (data, end) == (b"", anyio.BrokenResourceError)
+        try:
+            stream = await api.exec("ended", "sandbox", ["true"], sandbox_id="ended")
+        except SandboxNotFoundError:
+            pass
+        else:
+            assert await _rest(stream) == (b"", anyio.BrokenResourceError)
+        for name in ("waiting", "ended"):
+            await remove(cluster, namespace, name)
 
 
 async def test_a_frozen_server_delays_neither_opening_nor_closing(
@@ -269,8 +261,10 @@ async def test_a_server_that_ignores_a_close_delays_no_call(tmp_path: Path, how:
         await released.wait()
         return socket
 
-    async with answering(deaf, tmp_path) as (_, api):
+    async with answering(deaf, tmp_path) as (answers, api):
         stream = await api.exec("pod", "sandbox", ["cat"])
+        offered = answers.headers[0][aiohttp.hdrs.SEC_WEBSOCKET_PROTOCOL]
+        assert offered.split(",") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]
         while how == "full":
             with anyio.move_on_after(1) as waited:
                 await stream.send(bytes(1 << 20))
@@ -285,8 +279,6 @@ async def test_a_refused_upgrade_is_not_a_stream(tmp_path: Path) -> None:
     async def page(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>welcome</html>")
 
-    async with answering(page, tmp_path) as (answers, api):
+    async with answering(page, tmp_path) as (_, api):
         with pytest.raises(ProviderUnavailableError):
             await api.exec("pod", "sandbox", ["cat"])
-        offered = answers.headers[0][aiohttp.hdrs.SEC_WEBSOCKET_PROTOCOL]
-        assert offered.split(",") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]

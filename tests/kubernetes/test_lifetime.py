@@ -24,7 +24,7 @@ from sandboxkit.providers.kubernetes import KubernetesProvider, _ends
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import Command, SandboxSpec, SandboxState
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Pods
 from tests.kubernetes.cluster import Cluster, Program
 from tests.kubernetes.here import PROGRAMS
 
@@ -55,7 +55,7 @@ async def until_stopped(provider: KubernetesProvider, sandbox_id: str, within: f
 
 
 async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(
-    boxes: Boxes[KubernetesProvider],
+    boxes: Pods,
 ) -> None:
     """Neither a detached one nor that of an owner that is idle."""
     provider, kept = boxes.provider(), await boxes.start(boxes.provider(lease=_LEASE))
@@ -72,7 +72,7 @@ async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(
         await provider.delete(box.id)
 
 
-async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Boxes[KubernetesProvider]) -> None:
+async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Pods) -> None:
     box, other, runs = await boxes.start(), boxes.provider(), anyio.Event()
 
     async def remove() -> None:
@@ -94,7 +94,7 @@ async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Boxes[Kubernetes
 
 
 async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(
-    boxes: Boxes[KubernetesProvider],
+    boxes: Pods,
 ) -> None:
     first = f"{time.time() + 60:.0f}"
     provider = boxes.provider(max_lifetime=700)
@@ -114,7 +114,7 @@ async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(
     assert 200 < await left() < 301
 
 
-async def test_finished_sandboxes_are_swept(boxes: Boxes[KubernetesProvider]) -> None:
+async def test_finished_sandboxes_are_swept(boxes: Pods) -> None:
     provider = boxes.provider()
     alive = await boxes.start(provider)
     ended = await boxes.start(provider, lifetime=2)

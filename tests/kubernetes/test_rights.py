@@ -14,7 +14,7 @@ from sandboxkit.errors import AuthenticationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._rights import ALWAYS, POLICY, Right, commands, role
 from sandboxkit.types import Diagnosis, SandboxSpec
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Pods
 from tests.kubernetes.cluster import Cluster, kubectl
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -66,7 +66,7 @@ async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str
 
 
 async def test_everything_works_with_the_minimal_role(
-    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
+    boxes: Pods, user: Cluster, grants: Grants
 ) -> None:
     grants.give(role("sandboxes"))
     provider, other = (boxes.provider(kubeconfig=str(user.kubeconfig)) for _ in range(2))
@@ -79,7 +79,7 @@ async def test_everything_works_with_the_minimal_role(
 
 
 async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_them(
-    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
+    boxes: Pods, user: Cluster, grants: Grants
 ) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))
     with pytest.raises(AuthenticationError, match="configmaps"):  # no fault of a program
@@ -111,9 +111,7 @@ async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_the
 
 
 @pytest.mark.parametrize("right", [*ALWAYS, POLICY], ids=lambda right: right.resource)
-def test_the_command_for_one_right_gives_that_right_only(
-    right: Right, room: str, cluster: Cluster
-) -> None:
+def test_the_command_for_one_right_gives_that_right_only(right: Right, room: str) -> None:
     line = commands([f"{right.verbs[0]} {right.resource}"], room).splitlines()[0]
     made = json.loads(kubectl(*shlex.split(line)[1:], "--dry-run=server", "--output=json"))
     (rule,) = made["rules"]
@@ -122,7 +120,7 @@ def test_the_command_for_one_right_gives_that_right_only(
 
 
 async def test_network_policies_need_one_more_right(
-    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
+    boxes: Pods, user: Cluster, grants: Grants
 ) -> None:
     grants.give(role("sandboxes"))
     provider = boxes.provider(kubeconfig=str(user.kubeconfig), no_network="policy")
@@ -133,7 +131,7 @@ async def test_network_policies_need_one_more_right(
 
 
 async def test_doctor_names_what_the_server_refuses_of_a_pod(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     async def found(**options: str) -> Diagnosis:
         return await boxes.provider(**options).diagnose()

@@ -19,7 +19,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import require_program, require_root
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Pods
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import sandboxes
 
@@ -39,9 +39,7 @@ _SPECS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mode", _SPECS)
-async def test_programs_find_nothing_of_the_cluster_and_no_way_out(
-    boxes: Boxes[KubernetesProvider], mode: str
-) -> None:
+async def test_programs_find_nothing_of_the_cluster_and_no_way_out(boxes: Pods, mode: str) -> None:
     box = await boxes.start(boxes.provider(security=mode.removeprefix("strict ")), **_SPECS[mode])
     programs = {name: each for name, each in _PROGRAMS.items() if mode in each["of"]}
     found = {name: await box.python(each["code"]) for name, each in programs.items()}
@@ -56,7 +54,7 @@ async def test_programs_find_nothing_of_the_cluster_and_no_way_out(
 
 
 async def test_secrets_and_commands_are_not_in_the_cluster(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
     box = await boxes.start(env=env, secrets=secrets, command=("sleep", "98765.4321"))

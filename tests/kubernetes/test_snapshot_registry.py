@@ -12,15 +12,7 @@ import anyio
 import pytest
 from aiohttp import web
 
-from sandboxkit import (
-    AuthenticationError,
-    ConfigurationError,
-    ImageNotFoundError,
-    ProviderUnavailableError,
-    SandboxError,
-    Session,
-    Snapshot,
-)
+from sandboxkit import Session, Snapshot, errors
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._pushing import pushed, unpush
@@ -49,6 +41,7 @@ def registry(
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
         monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SNAPSHOT_REGISTRY", registry.repository)
         yield registry
+    registry.forget_pulled()
 
 
 @pytest.fixture
@@ -125,23 +118,25 @@ def test_a_registry_that_fails_or_refuses_is_reported(
     with Session(KubernetesProvider(image_pull_secrets=["pull"])) as session:
         with session.sandbox() as base:
             registry.stop()
-            with pytest.raises(ProviderUnavailableError, match=f"registry {registry.host} cannot"):
+            with pytest.raises(
+                errors.ProviderUnavailableError, match=f"registry {registry.host} cannot"
+            ):
                 base.snapshot().result(60)
             registry.start()
             registry.log_in("tester:wrong")
-            with pytest.raises(AuthenticationError, match=f"docker login {registry.host}"):
+            with pytest.raises(errors.AuthenticationError, match=f"docker login {registry.host}"):
                 base.snapshot().result(60)
             assert os.listdir(state) == []
             registry.log_in("tester:sesame")
             assert base.exec(["echo", "goes on"]).result(60).stdout == "goes on\n"
             snapshot, other = base.snapshot().result(60), base.snapshot().result(60)
         registry.stop()
-        with pytest.raises(ProviderUnavailableError, match=r"cannot delete an image"):
+        with pytest.raises(errors.ProviderUnavailableError, match=r"cannot delete an image"):
             snapshot.delete().result(60)
         assert len(Snapshot.list(provider="kubernetes").result(60)) == 2
         registry.start(deletions=False)
         with pytest.raises(
-            ConfigurationError, match=r"refuses to delete.*@sha256:\w{64} stays there"
+            errors.ConfigurationError, match=r"refuses to delete.*@sha256:\w{64} stays there"
         ):
             snapshot.delete().result(60)
         assert [each.id for each in Snapshot.list(provider="kubernetes").result(60)] == [other.id]
@@ -151,7 +146,9 @@ def test_a_registry_that_fails_or_refuses_is_reported(
         known = record.read_text()
         digest = json.loads(known)["pushed"][-64:]
         record.write_text(known.replace(digest, "0" * 64))
-        with pytest.raises(ImageNotFoundError, match=f"{registry.repository}@sha256:0{{64}}"):
+        with pytest.raises(
+            errors.ImageNotFoundError, match=f"{registry.repository}@sha256:0{{64}}"
+        ):
             session.sandbox(snapshot=other).start().result(60)
         record.write_text(known)
         other.delete().result(60)
@@ -210,12 +207,12 @@ async def test_a_token_service_is_asked_and_its_failures_are_its_own(
         assert answers.asked == [scope]
         assert answers.headers[0]["Authorization"] == f"Basic {auth}"
         for status, kind in (
-            (401, AuthenticationError),
-            (429, ProviderUnavailableError),
-            (503, ProviderUnavailableError),
+            (401, errors.AuthenticationError),
+            (429, errors.ProviderUnavailableError),
+            (503, errors.ProviderUnavailableError),
         ):
             said = status, "<html>"
-            with pytest.raises(SandboxError, match=f"HTTP {status}") as caught:
+            with pytest.raises(errors.SandboxError, match=f"HTTP {status}") as caught:
                 await login(challenge)
             assert type(caught.value) is kind
 
@@ -225,7 +222,7 @@ async def test_a_configuration_that_cannot_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    with pytest.raises(AuthenticationError, match="no credentials"):
+    with pytest.raises(errors.AuthenticationError, match="no credentials"):
         await login("Basic")
     program = tmp_path / "docker-credential-test"
     program.write_text("#!/bin/sh\necho no JSON\n")
@@ -233,6 +230,6 @@ async def test_a_configuration_that_cannot_be_read_is_named(
     named = {"credHelpers": {"registry.example": "test"}}
     for content in ("[]", "{", json.dumps(named), '{"auths": {"registry.example": {"auth": "é"}}}'):
         (tmp_path / "config.json").write_text(content)
-        with pytest.raises(ConfigurationError, match=r"config\.json: .*docker login"):
+        with pytest.raises(errors.ConfigurationError, match=r"config\.json: .*docker login"):
             await login("Basic")
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

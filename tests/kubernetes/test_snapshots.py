@@ -14,15 +14,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    ProviderUnavailableError,
-    SandboxPausedError,
-    SandboxStartError,
-    Session,
-    Snapshot,
-)
+from sandboxkit import Session, Snapshot, errors
 from sandboxkit.providers.kubernetes import KubernetesProvider, _snapshots
 from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
 from tests.kubernetes.cluster import Cluster, wait_until
@@ -94,33 +86,33 @@ def test_what_cannot_be_kept_or_started_is_refused(
         snapshot = base.snapshot().result(60)
         assert snapshot.bytes is not None
         assert 300_000 < snapshot.bytes < 400_000  # compressed
-        with pytest.raises(ConfigurationError, match=r"disk_mb=7: .* has 8\d{6} bytes"):
+        with pytest.raises(errors.ConfigurationError, match=r"disk_mb=7: .* has 8\d{6} bytes"):
             session.sandbox(snapshot=snapshot, disk_mb=7).start().result(60)
-        with pytest.raises(ConfigurationError, match="command="):
+        with pytest.raises(errors.ConfigurationError, match="command="):
             session.sandbox(snapshot=snapshot, command=["sleep", "1"])
         for option, value in (("profile", "strict"), ("image", "other")):
             given: Any = {option: value}  # options of two types
-            with pytest.raises(ConfigurationError, match=f"{option}=.*{snapshot.id}"):
+            with pytest.raises(errors.ConfigurationError, match=f"{option}=.*{snapshot.id}"):
                 session.sandbox(snapshot=snapshot, **given).start().result(60)
         record = next(state.glob("*.json"))
         known = record.read_text()
         record.write_text(known.replace(IMAGE, "sandboxkit/pause:1"))
-        with pytest.raises(SandboxStartError, match="it is not the image of the snapshot"):
+        with pytest.raises(errors.SandboxStartError, match="it is not the image of the snapshot"):
             session.sandbox(snapshot=snapshot).start().result(60)
         record.write_text(known)
         damaged = next(state.glob("*.tar.gz"))
         damaged.write_bytes(damaged.read_bytes()[:4096].ljust(damaged.stat().st_size, b"\0"))
-        with pytest.raises(SandboxStartError, match="is damaged"):
+        with pytest.raises(errors.SandboxStartError, match="is damaged"):
             session.sandbox(snapshot=snapshot).start().result(60)
         monkeypatch.setattr(_snapshots, "_MOST", 200_000)
-        with pytest.raises(CapacityError, match="more than 200000 bytes"):
+        with pytest.raises(errors.CapacityError, match="more than 200000 bytes"):
             base.snapshot().result(60)
         monkeypatch.setattr(_snapshots, "_MOST", 1 << 30)
         base.exec(["sh", "-c", "head -c 8000000 /dev/urandom > f"], check=True).result(60)
         full = ("mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "full", state.parent)
         subprocess.run(full, check=True)
         try:
-            with pytest.raises(CapacityError, match=r"\d+ of 4194304 bytes free"):
+            with pytest.raises(errors.CapacityError, match=r"\d+ of 4194304 bytes free"):
                 base.snapshot().result(60)
             assert os.listdir(state) == []
         finally:
@@ -129,7 +121,7 @@ def test_what_cannot_be_kept_or_started_is_refused(
         assert Snapshot.list(provider="kubernetes").result(60)[0].id == snapshot.id
         snapshot.delete().result(60)
     assert os.listdir(state) == []
-    with pytest.raises(ConfigurationError, match="claims='pool'"):
+    with pytest.raises(errors.ConfigurationError, match="claims='pool'"):
         Session(KubernetesProvider(claims="pool")).sandbox().snapshot()
 
 
@@ -137,7 +129,9 @@ def test_two_snapshots_of_a_sandbox_are_kept_apart(state: Path) -> None:
     store = ArchiveStore()
     with store.partial("one"), store.partial("other"):
         again = store.partial("one")
-        with pytest.raises(ProviderUnavailableError, match="another snapshot of sandbox 'one'"):
+        with pytest.raises(
+            errors.ProviderUnavailableError, match="another snapshot of sandbox 'one'"
+        ):
             again.__enter__()
         assert len(os.listdir(state)) == 2
         (state / f"{'0' * 64}.tar").touch()  # of a version that did not compress
@@ -157,7 +151,7 @@ def test_a_snapshot_with_an_unreadable_record_is_listed_and_keeps_its_archive(st
         (info,) = Snapshot.list(provider="kubernetes").result(60)
         assert (info.id, info.info.expires_at) == (kept.id, None)
         assert f"run sandboxkit snapshots rm {kept.id}" in str(info.info.name)
-        with pytest.raises(ConfigurationError, match=f"unreadable.*snapshots rm {kept.id}"):
+        with pytest.raises(errors.ConfigurationError, match=f"unreadable.*snapshots rm {kept.id}"):
             store.load(kept.id)
         assert len(os.listdir(state)) == 2
     store.remove(kept.id)
@@ -176,7 +170,7 @@ def test_a_cancelled_snapshot_leaves_the_sandbox_as_it_was(namespace: str, state
         def is_over() -> bool:
             try:
                 seen = base.exec(["sh", "-c", look]).result(60)
-            except SandboxPausedError:  # the cancelled call has not gone on yet
+            except errors.SandboxPausedError:  # the cancelled call has not gone on yet
                 return False
             return seen.stdout.split() == ["0", "0"]
 
@@ -199,7 +193,10 @@ def test_a_pod_without_root_keeps_the_files_of_its_only_user(namespace: str, sta
             snapshot = base.snapshot().result(60)
         with session.sandbox(snapshot=snapshot) as other:
             assert other.exec(["sh", "-c", show]).result(60).stdout == before.stdout
-        with Session("kubernetes") as another, pytest.raises(ConfigurationError, match="security="):
+        with (
+            Session("kubernetes") as another,
+            pytest.raises(errors.ConfigurationError, match="security="),
+        ):
             another.sandbox(snapshot=snapshot).start().result(60)
         snapshot.delete().result(60)
     assert os.listdir(state) == []
@@ -266,7 +263,7 @@ def test_a_detached_sandbox_goes_on_when_the_owner_is_killed_during_a_snapshot(
         def goes_on() -> bool:
             try:
                 return sandbox.exec(["echo", "goes on"]).result(60).stdout == "goes on\n"
-            except SandboxPausedError:
+            except errors.SandboxPausedError:
                 return False
 
         wait_until(goes_on, "the sandbox that was paused")

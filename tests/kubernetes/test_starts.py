@@ -11,17 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
-from sandboxkit import Operation, Session
-from sandboxkit.errors import (
-    CapacityError,
-    ImageNotFoundError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxStartError,
-)
+from sandboxkit import Operation, Session, errors
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
-from tests.docker.boxes import Boxes
+from tests.docker.boxes import Pods
 from tests.faults import Drop, Fault, FaultProxy, HttpAnswer, Late, Request, Reset
 from tests.kubernetes.answers import kubeconfig
 from tests.kubernetes.cluster import SCRIPT, Cluster, wait_until
@@ -84,7 +77,7 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
     ],
 )
 async def test_a_lost_answer_creates_one_sandbox(
-    boxes: Boxes[KubernetesProvider],
+    boxes: Pods,
     cluster: Cluster,
     room: str,
     proxy: FaultProxy,
@@ -120,27 +113,28 @@ async def test_a_creation_that_is_cancelled_at_any_moment_leaves_nothing(
 async def test_a_missing_server_creates_no_sandbox(tmp_path: Path) -> None:
     path = str(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     provider = KubernetesProvider(kubeconfig=path, timeout=2)
-    with anyio.fail_after(60), pytest.raises(ProviderUnavailableError) as caught:
+    with anyio.fail_after(60), pytest.raises(errors.ProviderUnavailableError) as caught:
         await provider.create(SandboxSpec())
     assert caught.value.retryable
     await provider.aclose()
 
 
-async def test_a_start_that_fails_leaves_nothing(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
-) -> None:
+async def test_a_start_that_fails_leaves_nothing(boxes: Pods, cluster: Cluster, room: str) -> None:
     # Any: options of every type.
-    cases: list[tuple[dict[str, Any], type[SandboxError], str]] = [
-        ({"image": "No//SUCH"}, ImageNotFoundError, "No//SUCH"),
-        ({"user": "nobody-here"}, SandboxStartError, "nobody-here"),
-        ({"workdir": "/etc/passwd/deep"}, SandboxStartError, "workdir"),
-        ({"gpu": "1"}, CapacityError, "Insufficient"),
+    cases: list[tuple[dict[str, Any], type[errors.SandboxError], str]] = [
+        ({"image": "No//SUCH"}, errors.ImageNotFoundError, "No//SUCH"),
+        ({"user": "nobody-here"}, errors.SandboxStartError, "nobody-here"),
+        ({"workdir": "/etc/passwd/deep"}, errors.SandboxStartError, "workdir"),
+        ({"gpu": "1"}, errors.CapacityError, "Insufficient"),
     ]
     for spec, error, expected in cases:
         limits = {"start_timeout": 4, "gpu_resource": "example.com/none"} if "gpu" in spec else {}
         with pytest.raises(error, match=expected) as caught:
             await boxes.start(boxes.provider(**limits), **spec)
-        assert (type(caught.value), caught.value.retryable) == (error, error is CapacityError)
+        assert (type(caught.value), caught.value.retryable) == (
+            error,
+            error is errors.CapacityError,
+        )
         assert sandboxes(cluster, room) == []
 
 
@@ -157,7 +151,7 @@ async def test_explain_says_what_a_start_waits_for(cluster: Cluster, room: str) 
 
 
 async def test_placing_is_what_the_api_server_takes(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     spread = {"topology_spread": "kubernetes.io/hostname", "start_timeout": 120}
     placing = {"queue": "team-a", "priority_class": "system-node-critical", **spread}
@@ -169,7 +163,7 @@ async def test_placing_is_what_the_api_server_takes(
 
 
 async def test_an_agent_that_somebody_deleted_is_stored_again(
-    boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     path, provider = f"/api/v1/namespaces/{room}/configmaps", boxes.provider()
 
@@ -187,7 +181,7 @@ async def test_an_agent_that_somebody_deleted_is_stored_again(
     assert parts() == before
 
 
-async def test_a_scratch_image_will_do(boxes: Boxes[KubernetesProvider]) -> None:
+async def test_a_scratch_image_will_do(boxes: Pods) -> None:
     box = await boxes.start(image="sandboxkit/scratch:1")
     await box.provider.write_file(box.id, "/workspace/file", b"content", mode=None)
     assert await box.provider.read_file(box.id, "/workspace/file", max_bytes=100) == b"content"

@@ -17,7 +17,7 @@ from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._rights import CLAIMING, role
 from sandboxkit.providers.kubernetes._warm_pool import WarmPoolProvider
 from sandboxkit.types import SandboxSpec, SandboxState
-from tests.docker.boxes import Box, Boxes
+from tests.docker.boxes import Box, Pods
 from tests.kubernetes import agent_sandbox
 from tests.kubernetes.agent_sandbox import POOL, Controller, warm_pool
 from tests.kubernetes.cluster import Cluster
@@ -62,7 +62,7 @@ def names(cluster: Cluster, namespace: str, kind: str) -> list[str]:
 
 
 async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
-    pool: Controller, boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    pool: Controller, boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     (warm,) = (each for each in cluster.pods(room) if "deletionTimestamp" not in each["metadata"])
     provider, other = boxes.provider(), boxes.provider()
@@ -100,7 +100,7 @@ async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
 
 
 async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
-    pool: Controller, boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    pool: Controller, boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     box = await boxes.start(boxes.provider(lease=8))
     with anyio.fail_after(90):
@@ -120,7 +120,7 @@ async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
 
 
 async def test_a_pod_that_is_lost_ends_its_sandbox(
-    pool: Controller, boxes: Boxes[KubernetesProvider], cluster: Cluster, room: str
+    pool: Controller, boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     box = await boxes.start()
     pod = dict(pool.given)[box.id]
@@ -131,7 +131,7 @@ async def test_a_pod_that_is_lost_ends_its_sandbox(
 
 @pytest.mark.usefixtures("pool")
 async def test_what_a_template_or_a_cluster_lacks_is_refused(
-    boxes: Boxes[KubernetesProvider], monkeypatch: pytest.MonkeyPatch
+    boxes: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = boxes.provider()
     for option, spec in {
@@ -156,7 +156,7 @@ async def test_what_a_template_or_a_cluster_lacks_is_refused(
 
 @pytest.mark.usefixtures("pool")
 async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
-    boxes: Boxes[KubernetesProvider],
+    boxes: Pods,
 ) -> None:
     """The template has dropped all capabilities, so root cannot switch users."""
     box = await boxes.start()
@@ -170,7 +170,7 @@ async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
 
 @pytest.mark.usefixtures("pool")
 async def test_claims_need_no_other_rights_than_their_role(
-    boxes: Boxes[KubernetesProvider], user: Cluster, grants: Grants
+    boxes: Pods, user: Cluster, grants: Grants
 ) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))
     found = await provider.diagnose()

@@ -70,9 +70,7 @@ async def test_a_pod_that_is_there_already_is_found(cluster: Cluster, namespace:
             await watch.until(name, lambda seen: seen.gone, seconds=60)
 
 
-async def test_a_missing_right_to_watch_is_reported_at_once(
-    cluster: Cluster, user: Cluster, namespace: str
-) -> None:
+async def test_a_missing_right_to_watch_is_reported_at_once(user: Cluster, namespace: str) -> None:
     async with connected(user, namespace) as (_, watch):
         with anyio.fail_after(30), pytest.raises(AuthenticationError, match=r'verbs: \["list"\]'):
             await watch.until("pod", lambda seen: True, seconds=60)

@@ -9,13 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import (
-    CommandStartError,
-    ConfigurationError,
-    SandboxSpec,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import SandboxSpec, Session, errors
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from tests.components import needs_local_gvisor
 from tests.local.conftest import client, ended, make, said, until_gone
@@ -50,12 +44,12 @@ async def test_what_gvisor_cannot_do_is_refused_before_anything_is_made(
         ("reuse", "reset"),
         ("snapshot", "snapshot-0123456789abcdef"),
     ):
-        with pytest.raises(ConfigurationError, match=f"cannot honour {option}="):
+        with pytest.raises(errors.ConfigurationError, match=f"cannot honour {option}="):
             session.sandbox(**{option: value})  # type: ignore[arg-type]  # one option at a time
-    with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*own memory"):
+    with pytest.raises(errors.ConfigurationError, match=r"isolation='gvisor'.*own memory"):
         session.sandbox().snapshot()
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ConfigurationError, match="there is no runsc; install"):
+    with pytest.raises(errors.ConfigurationError, match="there is no runsc; install"):
         await session.sandbox().exec(["true"])
     await session.close()
     assert not state.exists() or os.listdir(state) == []
@@ -75,7 +69,7 @@ async def test_programs_run_in_a_kernel_of_their_own_with_bounded_files(
     assert (await box.sh("echo x > /x")).status != 0
     full = await box.sh("head -c 15000000 /dev/zero > x")
     assert (full.status, "No space" in full.stderr) == (1, True)
-    with pytest.raises(CommandStartError, match="no program"):
+    with pytest.raises(errors.CommandStartError, match="no program"):
         await box.run("no-such-program")
     # Another provider's connection goes through `runsc exec`.
     other = LocalProvider()
@@ -113,7 +107,7 @@ async def test_an_end_from_outside_is_not_of_the_programs(provider: LocalProvide
         box = await make(provider, isolation="gvisor")
         meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
         os.kill(int([*meta["processes"]][which]), signal.SIGKILL)
-        with pytest.raises(SandboxTerminatedError) as caught:
+        with pytest.raises(errors.SandboxTerminatedError) as caught:
             await box.sh("sleep 60")
         assert not caught.value.by_command
         assert not caught.value.out_of_memory
@@ -126,7 +120,9 @@ async def test_an_end_of_gvisor_by_itself_is_of_the_programs_and_says_so(
     box = await make(provider, isolation="gvisor")
     meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
     os.kill(int([*meta["processes"]][-1]), signal.SIGQUIT)  # its run time then fails, with a status
-    with pytest.raises(SandboxTerminatedError, match=r"ended by itself.*; run fewer") as caught:
+    with pytest.raises(
+        errors.SandboxTerminatedError, match=r"ended by itself.*; run fewer"
+    ) as caught:
         await box.sh("sleep 60")
     assert caught.value.by_command
 
@@ -140,5 +136,5 @@ async def test_the_doctor_starts_a_sandbox_with_gvisor(provider: LocalProvider) 
 
 def test_gvisor_needs_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cgroup, "available", lambda: frozenset({"cpu"}))
-    with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*control group"):
+    with pytest.raises(errors.ConfigurationError, match=r"isolation='gvisor'.*control group"):
         LocalProvider().check(SandboxSpec(isolation="gvisor"))

@@ -61,9 +61,7 @@ async def test_sandboxes_of_one_owner_and_of_two_have_different_host_uids(
         await other.aclose()
 
 
-async def test_uid_of_a_detached_sandbox_outlives_its_owner(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_uid_of_a_detached_sandbox_outlives_its_owner(provider: LocalProvider) -> None:
     code = PROGRAMS["uid_of_a_detached_sandbox_outlives_its_owner"]
     with client(code) as owner:
         sandbox_id = owner.communicate()[0].strip()
@@ -75,7 +73,7 @@ async def test_uid_of_a_detached_sandbox_outlives_its_owner(
     assert not is_lent(uid)
 
 
-async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider, state: Path) -> None:
+async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider) -> None:
     code = PROGRAMS["killed_owner_leaves_no_uid_taken"]
     with client(code) as owner:
         assert owner.stdout is not None

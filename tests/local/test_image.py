@@ -18,18 +18,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import Dataset, Session
-from sandboxkit.errors import (
-    ConfigurationError,
-    ImageNotFoundError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxStartError,
-)
+from sandboxkit import Dataset, Session, errors
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
-from tests.components import needs_root, require_program
+from tests.components import needs_root
 from tests.kubernetes.registry import Registry
 from tests.local.conftest import launched, make
 
@@ -84,7 +77,7 @@ def docker_save(
     return path
 
 
-def oci_files(layers: list[bytes]) -> dict[str, bytes]:
+def oci_files(layers: list[bytes], user: str = "") -> dict[str, bytes]:
     files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
     def blob(data: bytes, kind: str) -> dict[str, object]:
@@ -96,7 +89,7 @@ def oci_files(layers: list[bytes]) -> dict[str, bytes]:
     config = {
         "os": "linux",
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
-        "config": {"Env": ["FROM_IMAGE=yes"]},
+        "config": {"Env": ["FROM_IMAGE=yes"], **({"User": user} if user else {})},
         "rootfs": {
             "type": "layers",
             "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers],
@@ -112,8 +105,8 @@ def oci_files(layers: list[bytes]) -> dict[str, bytes]:
     return files
 
 
-def oci_archive(path: Path, layers: list[bytes]) -> Path:
-    path.write_bytes(tar_of(oci_files(layers)))
+def oci_archive(path: Path, layers: list[bytes], user: str = "") -> Path:
+    path.write_bytes(tar_of(oci_files(layers, user)))
     return path
 
 
@@ -209,7 +202,7 @@ async def test_names_outside_the_target_are_refused(
     provider: LocalProvider, tmp_path: Path, layer: bytes, name: str
 ) -> None:
     image = docker_save(tmp_path / "image.tar", [layer, tar_of({name: b"x"})])
-    with pytest.raises(SandboxStartError, match="leads out"):
+    with pytest.raises(errors.SandboxStartError, match="leads out"):
         await provider.create(SandboxSpec(image=str(image)))
     assert not list(tmp_path.rglob("escaped"))
 
@@ -229,7 +222,7 @@ async def test_links_resolve_inside_the_image(
     assert (await box.sh("cat /out/secret")).status != 0
     hard = tar_of({"hard": f"=out/../../../..{outside}/secret"})
     image = docker_save(tmp_path / "hard.tar", [layer, second, hard])
-    with pytest.raises(SandboxStartError, match="leads out"):
+    with pytest.raises(errors.SandboxStartError, match="leads out"):
         await provider.create(SandboxSpec(image=str(image)))
 
 
@@ -246,24 +239,13 @@ async def test_a_partial_extraction_of_a_killed_process_is_removed(
     assert not dead.exists()
 
 
-class HostRegistry(Registry):
-    """A registry from which no node of a cluster pulls."""
-
-    def _forget_pulled(self) -> None: ...
-
-
 @pytest.fixture
 def registry(tmp_path: Path, layer: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    require_program("skopeo", "KUBERNETES")
     folder = tmp_path / "registry"
     folder.mkdir()
-    monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "cache"))
-    with HostRegistry(folder) as registry:
+    with Registry(folder) as registry:
         monkeypatch.setenv("REGISTRY_AUTH_FILE", str(folder / "docker/config.json"))
-        image = oci_archive(tmp_path / "image.tar", [layer])
-        push = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]
-        target = f"docker://{registry.repository}:tool"
-        subprocess.run([*push, f"oci-archive:{image}", target], check=True)
+        registry.push(oci_archive(tmp_path / "image.tar", [layer]), "team/snapshots:tool")
         yield registry
 
 
@@ -290,26 +272,26 @@ async def test_an_image_of_a_registry_is_pulled_once_and_then_used_without_the_r
 def test_what_cannot_be_pulled_says_why_and_leaves_nothing(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def error(image: str) -> SandboxError:
-        with Session("local", image=image) as session, pytest.raises(SandboxError) as caught:
+    def error(image: str) -> errors.SandboxError:
+        with Session("local", image=image) as session, pytest.raises(errors.SandboxError) as caught:
             session.run(["true"]).result(60)
         return caught.value
 
     unknown = error(f"docker://{registry.repository}:other")
-    assert type(unknown) is ImageNotFoundError
+    assert type(unknown) is errors.ImageNotFoundError
     assert "manifest unknown" in str(unknown)
     assert "level=" not in str(unknown)
     registry.log_in("tester:wrong")
     refused = error(f"docker://{registry.repository}:tool")
-    assert type(refused) is ImageNotFoundError
+    assert type(refused) is errors.ImageNotFoundError
     assert "docker login" in str(refused)
     assert "is not the name of an image" in str(error("docker://--help"))
     registry.log_in("tester:sesame")
     registry.stop()
     silent = error(f"docker://{registry.repository}:tool")
-    assert type(silent) is ProviderUnavailableError
+    assert type(silent) is errors.ProviderUnavailableError
     monkeypatch.setenv("PATH", "/nothing")
-    assert type(error("docker://python:3.11")) is ConfigurationError
+    assert type(error("docker://python:3.11")) is errors.ConfigurationError
     assert cached(tmp_path) == []
 
 
@@ -326,7 +308,7 @@ def frozen(registry: Registry) -> Iterator[None]:
 def test_a_pull_ends_with_the_time_limit_of_its_start(registry: Registry, tmp_path: Path) -> None:
     image = f"docker://{registry.repository}:tool"
     with frozen(registry), Session("local", image=image, start_timeout=2) as session:
-        with pytest.raises(SandboxError, match="start_timeout=2 s"):
+        with pytest.raises(errors.SandboxError, match="start_timeout=2 s"):
             session.run(["true"]).result(60)
         commands = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -13,18 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    Dataset,
-    Image,
-    ImageNotFoundError,
-    Sandbox,
-    Session,
-    Snapshot,
-    SnapshotInUseError,
-    SnapshotNotFoundError,
-)
+from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, errors
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, launched, mounted
@@ -106,7 +95,7 @@ async def test_a_snapshot_has_what_the_sandbox_changed_and_starts_over_its_image
             assert seen.stdout.split() == [*etc, *rest], seen.stdout
             assert "/usr/bin/mv" in seen.stderr
             assert (await other.status()).image == image
-            with pytest.raises(SnapshotInUseError):
+            with pytest.raises(errors.SnapshotInUseError):
                 await snapshot.delete()
 
 
@@ -133,12 +122,14 @@ async def test_an_image_that_has_changed_or_is_gone_is_an_error_with_a_remedy(
 ) -> None:
     snapshot = await taken(session, image)
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(ConfigurationError, match=r"has changed since.*take the snapshot again"):
+    with pytest.raises(
+        errors.ConfigurationError, match=r"has changed since.*take the snapshot again"
+    ):
         await session.sandbox(snapshot=snapshot).start()
     os.unlink(image)
-    with pytest.raises(ImageNotFoundError, match="does not exist here"):
+    with pytest.raises(errors.ImageNotFoundError, match="does not exist here"):
         await session.sandbox(snapshot=snapshot).start()
-    with pytest.raises(ConfigurationError, match="leave image= out"):
+    with pytest.raises(errors.ConfigurationError, match="leave image= out"):
         await session.sandbox(snapshot=snapshot, image="/elsewhere").start()
     assert [info.id async for info in provider.list({})] == []
 
@@ -147,10 +138,12 @@ async def test_strict_sandboxes_with_an_image_are_refused_before_anything_is_mad
     provider: LocalProvider, image: str
 ) -> None:
     async with Session(provider, image=image, profile="strict") as session:
-        with pytest.raises(ConfigurationError, match=r"profile='strict'.*use profile='standard'"):
+        with pytest.raises(
+            errors.ConfigurationError, match=r"profile='strict'.*use profile='standard'"
+        ):
             session.sandbox().snapshot()
         sandbox = await session.sandbox().start()
-        with pytest.raises(ConfigurationError, match="profile='strict'"):
+        with pytest.raises(errors.ConfigurationError, match="profile='strict'"):
             await provider.take_snapshot(
                 sandbox.id or "", kind="files", name=None, tags={}, expires=2e9
             )
@@ -168,11 +161,11 @@ async def test_a_recipe_begins_with_an_image_and_goes_first_where_there_is_no_ro
     async with session.sandbox(snapshot=more) as sandbox, session.sandbox(image=image) as other:
         assert (await sandbox.exec(["ls", "/etc/new", "/etc/large"])).returncode == 0
         await other.exec(["sh", "-c", fill], check=True)
-        with pytest.raises(CapacityError):
+        with pytest.raises(errors.CapacityError):
             await other.snapshot()
         await sandbox.stop()
         await other.snapshot()  # for which the image had to go
-    with pytest.raises(SnapshotNotFoundError):
+    with pytest.raises(errors.SnapshotNotFoundError):
         await session.sandbox(snapshot=more).start()
 
 
@@ -201,7 +194,7 @@ async def test_a_failed_capture_leaves_no_descriptor_open(session: Session, fold
         Path(folder, name).chmod(mode)  # a sandbox can make files in /run, and nobody can list them
     async with session.sandbox(image=folder) as sandbox:
         before = os.listdir("/proc/self/fd")
-        with pytest.raises(ConfigurationError, match=r"'/run'.*make it readable"):
+        with pytest.raises(errors.ConfigurationError, match=r"'/run'.*make it readable"):
             await sandbox.snapshot()
         assert os.listdir("/proc/self/fd") == before
 
@@ -234,7 +227,9 @@ async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_w
         async with Session(provider, image=image) as session, session.sandbox() as sandbox:
             kept = await sandbox.snapshot()
             await sandbox.exec(["rm", "/etc/old"], check=True)
-            with pytest.raises(ConfigurationError, match=rf"{state}.*set SANDBOXKIT_STATE_DIR"):
+            with pytest.raises(
+                errors.ConfigurationError, match=rf"{state}.*set SANDBOXKIT_STATE_DIR"
+            ):
                 await sandbox.snapshot()
         await kept.delete()
         await provider.aclose()
@@ -300,12 +295,12 @@ async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
         docker_save(Path(image), [layer])  # another image of this name
         snapshot = await sandbox.snapshot()
         assert not (root_of(provider, snapshot) / "usr/lib/keep").exists()  # the first image has it
-        with pytest.raises(ConfigurationError, match="has changed since"):
+        with pytest.raises(errors.ConfigurationError, match="has changed since"):
             await session.sandbox(snapshot=snapshot).start()
         os.unlink(image)
         await sandbox.snapshot()
         shutil.rmtree(tmp_path / "cache")
-        with pytest.raises(ImageNotFoundError, match="its files are gone"):
+        with pytest.raises(errors.ImageNotFoundError, match="its files are gone"):
             await sandbox.snapshot()
 
 
@@ -315,12 +310,12 @@ async def test_a_record_without_the_image_and_a_changed_folder_are_refused(
     async with session.sandbox(image=folder) as sandbox:
         record = provider._living(sandbox.id or "")
         provider._state.update(replace(record, used_image=None))
-        with pytest.raises(ConfigurationError, match="by an older version"):
+        with pytest.raises(errors.ConfigurationError, match="by an older version"):
             await sandbox.snapshot()
         provider._state.update(record)
         await sandbox.snapshot()
         Path(folder, "opt").mkdir()
-        with pytest.raises(ConfigurationError, match="has changed since sandbox"):
+        with pytest.raises(errors.ConfigurationError, match="has changed since sandbox"):
             await sandbox.snapshot()
 
 
@@ -351,6 +346,8 @@ async def test_mounts_are_checked_against_the_image_of_the_snapshot(
         without = await plain.snapshot()
     async with session.sandbox(snapshot=snapshot, mounts=mounts) as other:
         assert (await other.exec(["ls", "/usr/share/data"])).stdout == "file\n"
-    with pytest.raises(ConfigurationError, match=r"mounts='/usr/share/data': without an image"):
+    with pytest.raises(
+        errors.ConfigurationError, match=r"mounts='/usr/share/data': without an image"
+    ):
         await session.sandbox(snapshot=without, mounts=mounts).start()
     shutil.rmtree(provider._state.path / "datasets")

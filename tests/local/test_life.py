@@ -18,16 +18,7 @@ from typing import Any
 import anyio
 import pytest
 
-from sandboxkit import Operation, Session
-from sandboxkit.errors import (
-    CapacityError,
-    ConfigurationError,
-    ImageNotFoundError,
-    ProviderUnavailableError,
-    SandboxNotFoundError,
-    SandboxStartError,
-    SandboxTerminatedError,
-)
+from sandboxkit import Operation, Session, errors
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
@@ -65,16 +56,16 @@ async def test_delete_leaves_no_process_group_or_folder(
     await provider.delete(box.id)
     assert not any(path.exists() for path in gone)
     await provider.delete(box.id)
-    with pytest.raises(SandboxNotFoundError):
+    with pytest.raises(errors.SandboxNotFoundError):
         await box.run("true")
 
 
 async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) -> None:
     for sandbox_id in ("local-0123456789abcdef", "../x", "", "x/y", "."):
         await provider.delete(sandbox_id)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             await provider.get(sandbox_id)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             await provider.read_file(sandbox_id, "/etc/passwd", max_bytes=10)
 
 
@@ -114,7 +105,7 @@ async def test_lifetime_ends_the_sandbox_and_its_remains_go(
             await provider.renew(box.id, 0.1)
 
         group.start_soon(shorten)
-        with pytest.raises(SandboxTerminatedError, match="lifetime"):
+        with pytest.raises(errors.SandboxTerminatedError, match="lifetime"):
             await box.run("sh", "-c", "echo; sleep 600", run=run)
     await until_gone(gone)
 
@@ -140,7 +131,7 @@ async def test_state_folder_of_others_is_refused(
 ) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="0700"):
+    with pytest.raises(errors.ConfigurationError, match="0700"):
         await LocalProvider().create(SandboxSpec())
 
 
@@ -186,9 +177,9 @@ async def test_an_image_or_workdir_that_cannot_be_used_leaves_nothing_and_says_w
     text.write_text("no image")
     (tmp_path / "empty").mkdir()
     for image in ("python:3.11-slim", str(text), str(tmp_path / "empty"), "/does/not/exist"):
-        with pytest.raises(ImageNotFoundError, match="docker save"):
+        with pytest.raises(errors.ImageNotFoundError, match="docker save"):
             await provider.create(SandboxSpec(image=image))
-    with pytest.raises(SandboxStartError, match="/usr/nope"):
+    with pytest.raises(errors.SandboxStartError, match="/usr/nope"):
         await provider.create(SandboxSpec(workdir="/usr/nope"))
     assert os.listdir(state) == []
 
@@ -206,7 +197,7 @@ def test_calls_to_a_stopped_agent_are_unavailable_and_its_sandbox_is_stopped(sta
         ]
         end = time.monotonic() + 60.0
         for call in calls:
-            with pytest.raises(ProviderUnavailableError):
+            with pytest.raises(errors.ProviderUnavailableError):
                 call.result(end - time.monotonic())
         os.kill(int(agent), signal.SIGCONT)
         assert sandbox.read_file("/etc/passwd").result(30)
@@ -357,9 +348,7 @@ async def test_another_pid_namespaces_sandbox_is_found_not_swept_and_gone_after_
 
 
 @needs_namespace
-async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(state: Path) -> None:
     other = client(PROGRAMS["start_elsewhere"], prefix=ELSEWHERE)
     folder, states = Path(await said(other)), _state.StateDir()
     _sweep.sweep(states, nobodys)
@@ -375,7 +364,7 @@ def dead_maker() -> _state.OwnerProcess:
     return _state.OwnerProcess(me.pid, me.started - 1, me.namespace)
 
 
-async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider, state: Path) -> None:
+async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider) -> None:
     # As where there are no control groups: only its command line says whose it is.
     name = "local-0123456789abcdef"
     (_state.StateDir().path / f".starting-{dead_maker()}-{name}").mkdir()
@@ -392,7 +381,7 @@ async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider, state: 
         os.close(write)
 
 
-async def test_concurrent_sweeps_do_not_interfere(provider: LocalProvider, state: Path) -> None:
+async def test_concurrent_sweeps_do_not_interfere(state: Path) -> None:
     await killed_client(8)
     states = _state.StateDir()
     for number in range(8):
@@ -424,7 +413,7 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
 
 
 async def test_a_partial_description_is_swept_and_a_failed_sweep_fails_no_create(
-    provider: LocalProvider, state: Path
+    provider: LocalProvider,
 ) -> None:
     folder = _state.StateDir().path / "local-0123456789abcdef"
     folder.mkdir()
@@ -454,7 +443,7 @@ async def test_delete_ends_a_sandbox_whose_state_folder_was_removed(
     shutil.rmtree(state)
     await provider.delete(box.id)
     assert not any(path.exists() for path in gone)
-    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
+    with pytest.raises((errors.SandboxNotFoundError, errors.SandboxTerminatedError)):
         await box.run("true")
 
 
@@ -464,7 +453,7 @@ async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(state:
         provider, ballast = LocalProvider(), state / "ballast"
         done = subprocess.run(["cp", "/dev/zero", ballast], capture_output=True)
         assert b"No space left" in done.stderr
-        with pytest.raises(CapacityError, match="SANDBOXKIT_STATE_DIR"):
+        with pytest.raises(errors.CapacityError, match="SANDBOXKIT_STATE_DIR"):
             await provider.create(SandboxSpec())
         assert os.listdir(state) == ["ballast"]
         ballast.unlink()

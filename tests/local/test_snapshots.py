@@ -9,17 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    Dataset,
-    Image,
-    Sandbox,
-    SandboxStartError,
-    Session,
-    Snapshot,
-    SnapshotNotFoundError,
-)
+from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, errors
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, client, mounted
@@ -60,7 +50,7 @@ async def test_links_in_the_place_of_folders_do_not_lead_out_of_the_sandbox(
         kinds = await other.exec(["sh", "-c", "stat -c %F /home /opt /etc /tmp /data"])
         assert kinds.stdout.splitlines() == ["directory"] * 4 + ["symbolic link"]
     (tmp_path / "dataset").mkdir()
-    with pytest.raises(SandboxStartError, match="/data"):
+    with pytest.raises(errors.SandboxStartError, match="/data"):
         await session.sandbox(
             snapshot=snapshot, mounts={"/data": Dataset(tmp_path / "dataset")}
         ).start()
@@ -112,10 +102,12 @@ async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(state:
             damaged = state / "snapshots" / "snapshot-0123456789abcdef"
             damaged.mkdir()
             (damaged / "meta.json").write_text("{")
-            with pytest.raises(CapacityError, match=r"8388608 bytes was full after \d{7} bytes"):
+            with pytest.raises(
+                errors.CapacityError, match=r"8388608 bytes was full after \d{7} bytes"
+            ):
                 await sandbox.snapshot()
             assert [each.id async for each in provider.list_snapshots({})] == [kept.id]
-            with pytest.raises(SnapshotNotFoundError, match=f"snapshots rm {damaged.name}"):
+            with pytest.raises(errors.SnapshotNotFoundError, match=f"snapshots rm {damaged.name}"):
                 await session.sandbox(snapshot=damaged.name).start()
             await provider.delete_snapshot(damaged.name)
             assert os.listdir(state / "snapshots") == [kept.id]
@@ -152,12 +144,12 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
             large = await sandbox.snapshot()
             assert await stored() == {kept.id, first.id, large.id}
             with pytest.raises(
-                CapacityError, match=r"2\d{7} bytes and .* not .* 36700160 bytes .* 3 others"
+                errors.CapacityError, match=r"2\d{7} bytes and .* not .* 36700160 bytes .* 3 others"
             ):
                 await sandbox.snapshot()
             assert await stored() == {kept.id, first.id, large.id}
         monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "all")
-        with pytest.raises(ConfigurationError, match="SNAPSHOTS_MB='all'"):
+        with pytest.raises(errors.ConfigurationError, match="SNAPSHOTS_MB='all'"):
             await sandbox.snapshot()
 
 
@@ -177,13 +169,15 @@ async def test_the_limit_counts_whole_blocks_and_inodes(
             second = await empty.snapshot()  # for which the image had to go
             assert {first.id, second.id} == {*os.listdir(state / "snapshots")}
             figures = r" and 15\d\d files .* and 4000 files.* 2 others"
-            with pytest.raises(CapacityError, match=figures):
+            with pytest.raises(errors.CapacityError, match=figures):
                 await empty.snapshot()
             small = session.sandbox()
             script = "for n in $(seq 600); do echo x > $n; done"  # 600 pages of 4096 bytes
             await small.exec(["sh", "-c", script], check=True)
             monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "2")
-            with pytest.raises(CapacityError, match=r"snapshot of 2\d{6} bytes .* 2097152 bytes"):
+            with pytest.raises(
+                errors.CapacityError, match=r"snapshot of 2\d{6} bytes .* 2097152 bytes"
+            ):
                 await small.snapshot()
             assert first.bytes == 0
         await provider.aclose()
@@ -253,7 +247,7 @@ async def test_many_forks_and_snapshots_keep_no_descriptor(session: Session) -> 
 async def test_a_snapshot_belongs_to_a_profile_and_has_no_image(session: Session) -> None:
     async with session.sandbox() as sandbox:
         snapshot = await sandbox.snapshot()
-    with pytest.raises(ConfigurationError, match="profile='strict'"):
+    with pytest.raises(errors.ConfigurationError, match="profile='strict'"):
         await session.sandbox(snapshot=snapshot, profile="strict").start()
-    with pytest.raises(ConfigurationError, match="image=None; leave image= out"):
+    with pytest.raises(errors.ConfigurationError, match="image=None; leave image= out"):
         await session.sandbox(snapshot=snapshot, image="/").start()
