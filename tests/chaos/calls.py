@@ -167,7 +167,6 @@ def calling(
     *,
     seed: int,
     workers: int = 8,
-    deadline: float = SECONDS,
 ) -> Iterator[None]:
     """Make calls on sandboxes from `make` in threads beside the block, one after the other while there are
     `more`, and wait for the last ones at its end."""
@@ -175,7 +174,7 @@ def calling(
         running = []
         for n in range(workers):
             chance, own = random.Random(f"{seed}:{n}"), Path(folder, str(n))
-            caller = _Caller(session, make, tally, chance, own, deadline)
+            caller = _Caller(session, make, tally, chance, own)
             running.append(threads.submit(caller.run, more))
         yield
         for each in running:
@@ -191,7 +190,6 @@ class _Caller:
     tally: Tally
     chance: random.Random
     folder: Path
-    deadline: float
     box: Sandbox | None = None
 
     def run(self, more: Callable[[], bool]) -> None:
@@ -215,7 +213,7 @@ class _Caller:
 
     # Any: results of every type.
     def _call(self, name: str, call: Callable[[], Operation[Any]], timeout: float = 0) -> Any:
-        allowed = timeout + self.deadline + _GRACE + _BUSY
+        allowed = timeout + SECONDS + _GRACE + _BUSY
         started = time.monotonic()
         operation = call()
         outcome, result, text = "ok", None, ""

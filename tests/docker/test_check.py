@@ -67,9 +67,7 @@ def test_gpus_become_a_device_request(gpu: str, count: int, devices: list[str] |
 
 
 @pytest.mark.anyio
-async def test_only_root_has_the_added_capabilities_and_no_others(
-    boxes: Containers,
-) -> None:
+async def test_only_root_has_the_added_capabilities_and_no_others(boxes: Containers) -> None:
     provider = boxes.provider(capabilities=["cap_chown", *FOR_PACKAGES])
     for user, expected in (("root", 1 << 0 | 1 << 1 | 1 << 3 | 1 << 6 | 1 << 7), ("nobody", 0)):
         box = await boxes.start(provider, user=user)

@@ -50,9 +50,7 @@ async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
     assert [mount["RW"] for mount in container["Mounts"]] == [False]
 
 
-async def test_secrets_and_variables_are_not_in_the_container_configuration(
-    boxes: Containers,
-) -> None:
+async def test_secrets_and_variables_are_not_in_the_configuration(boxes: Containers) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
     box = await boxes.start(env=env, secrets=secrets)
     read = "import os; print(os.environ['PLAIN'], os.environ['TOKEN'])"
@@ -61,9 +59,7 @@ async def test_secrets_and_variables_are_not_in_the_container_configuration(
         assert "s3cr3t-value" not in " ".join(docker(verb, box.id))
 
 
-async def test_strict_writes_only_to_sized_folders_and_runs_what_it_writes(
-    boxes: Containers,
-) -> None:
+async def test_strict_writes_to_sized_folders_and_runs_what_it_writes(boxes: Containers) -> None:
     box = await boxes.start(profile="strict", disk_mb=64)
     script = "printf '#!/bin/sh\\necho ran\\n' > prog && chmod +x prog && ./prog && rm prog"
     assert await box.run("sh", "-c", script) == (0, "ran\n", "")
@@ -72,9 +68,7 @@ async def test_strict_writes_only_to_sized_folders_and_runs_what_it_writes(
     assert out.splitlines() == ["['/tmp', '/workspace', '/dev/shm']", full, full]
 
 
-async def test_strict_containers_run_as_different_users_in_any_workdir(
-    boxes: Containers,
-) -> None:
+async def test_strict_containers_run_as_different_users_in_any_workdir(boxes: Containers) -> None:
     found = set()
     for _ in range(2):
         box = await boxes.start(profile="strict", workdir="/task/deep")
@@ -154,9 +148,7 @@ async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Containers) ->
     assert len(networks) == 1 + len(SPECS)  # so neither reaches another's abstract sockets
 
 
-async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names_itself(
-    boxes: Containers,
-) -> None:
+async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names(boxes: Containers) -> None:
     agent = boxes.provider()._agent
     hosts = (await agent.ensure(os.environ["SANDBOXKIT_DOCKER_IMAGE"])).hosts
     refused = json.dumps({"message": f"mounts denied: the path {hosts} is not shared"}).encode()

@@ -64,7 +64,7 @@ async def test_other_peoples_containers_are_neither_listed_nor_deleted(
 
 
 @pytest.mark.parametrize("after", [0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2])
-async def test_a_cancelled_create_leaves_nothing(
+async def test_cancelled_creates_leave_nothing(
     provider: DockerProvider, tag: str, after: float
 ) -> None:
     await provider._daemon.info()
@@ -73,7 +73,7 @@ async def test_a_cancelled_create_leaves_nothing(
     assert await listed(provider, tag) == []
 
 
-async def test_a_failing_create_says_why_and_leaves_nothing(
+async def test_a_failing_create_says_why_leaving_nothing(
     provider: DockerProvider, tag: str
 ) -> None:
     with pytest.raises(errors.SandboxStartError):
@@ -130,7 +130,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     ("how", "expected"),
     [("kill", "agent was killed.*through Docker"), ("delete", "deleted")],
 )
-async def test_a_command_reports_how_its_sandbox_ended(
+async def test_commands_report_their_sandboxs_end(
     boxes: Containers, how: str, expected: str
 ) -> None:
     box = await boxes.start(memory_mb=64)
@@ -178,9 +178,7 @@ async def test_a_killed_guest_takes_its_command_and_nothing_else(box: Box) -> No
             await anyio.sleep(0.05)
 
 
-async def test_a_renewed_sandbox_is_not_taken_for_expired(
-    provider: DockerProvider, tag: str
-) -> None:
+async def test_a_renewed_sandbox_has_not_expired(provider: DockerProvider, tag: str) -> None:
     """Labels say a container's first end for ever; one that runs after that was renewed."""
     for seconds in (3, 30):  # a busy machine may take longer than that to start it
         expires = time.time() + seconds

@@ -144,9 +144,7 @@ def test_a_fill_that_fails_leaves_no_volume(dataset: Dataset) -> None:
     assert volumes(dataset) == []
 
 
-def test_clients_that_fill_at_once_leave_one_copy(
-    dataset: Dataset, folder: Path, names: str
-) -> None:
+def test_clients_filling_at_once_leave_one_copy(dataset: Dataset, folder: Path, names: str) -> None:
     (folder / "large").write_bytes(os.urandom(4 << 20))
     large = Dataset(folder)
     command, pipe = [sys.executable, "-c", PROGRAMS["fills"], str(folder), names], subprocess.PIPE
@@ -164,9 +162,7 @@ def test_clients_that_fill_at_once_leave_one_copy(
         remove_volumes(large)
 
 
-def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
-    session: Session, dataset: Dataset
-) -> None:
+def test_used_datasets_are_kept_and_unused_ones_removed(session: Session, dataset: Dataset) -> None:
     provider = DockerProvider()
     sandbox = session.sandbox().start().result(60)
     assert dataset.digest not in remove(provider, dry_run=True)
@@ -213,9 +209,7 @@ def remove_volume(volume: Volume) -> None:
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_a_volume_of_somebody_else_is_neither_used_nor_removed(
-    volume: Volume, tag: str, used: bool
-) -> None:
+def test_others_volumes_are_neither_used_nor_removed(volume: Volume, tag: str, used: bool) -> None:
     docker("volume", "create", on_daemon(volume))
     container = f"sandboxkit-test-{tag}"
     image = os.environ.get("SANDBOXKIT_DOCKER_IMAGE", "sandboxkit/python:3.11")

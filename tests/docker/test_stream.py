@@ -162,9 +162,7 @@ async def test_root_talks_to_the_agent_past_the_daemon(boxes: Containers) -> Non
         await box.run("true")
 
 
-async def test_another_machines_daemon_is_not_bypassed(
-    boxes: Containers, bridge: FaultProxy
-) -> None:
+async def test_a_distant_daemon_is_not_bypassed(boxes: Containers, bridge: FaultProxy) -> None:
     provider = boxes.provider(base_url=bridge.url)
     box = await boxes.start(provider)
     for _ in range(5):
@@ -180,8 +178,6 @@ async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
-async def test_a_program_in_the_sandbox_is_refused_by_the_agent(
-    boxes: Containers, user: str
-) -> None:
+async def test_the_agent_refuses_a_program_in_its_sandbox(boxes: Containers, user: str) -> None:
     box = await boxes.start(user=user)
     assert await box.python(f"{ADDRESS=}\n{GREETING=}\n" + PROGRAMS["knock"]) == "b''"

@@ -69,7 +69,6 @@ class FaultProxy:
         self._gate: Gate
         self._stop: asyncio.Event
         self._folder: str | None = None
-        self._failure: BaseException | None = None
 
     @property
     def open(self) -> int:
@@ -121,9 +120,6 @@ class FaultProxy:
         )
         self._thread.start()
         ready.wait()
-        if self._failure is not None:
-            self._thread.join()
-            raise self._failure
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -159,9 +155,6 @@ class FaultProxy:
         try:
             try:
                 server = await self._listening(accepted)
-            except BaseException as error:
-                self._failure = error
-                raise
             finally:
                 ready.set()
             await self._stop.wait()
@@ -171,8 +164,6 @@ class FaultProxy:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        except OSError:
-            pass  # __enter__ raises it
         finally:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)

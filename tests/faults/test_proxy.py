@@ -12,20 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.faults import (
-    Drop,
-    Fault,
-    FaultProxy,
-    Half,
-    HttpAnswer,
-    Late,
-    Plan,
-    Request,
-    Reset,
-    SeededPlan,
-    Stall,
-    too_many_requests,
-)
+from tests import faults
 
 MEGABYTE = 1 << 20
 SECONDS = 60.0
@@ -73,11 +60,13 @@ def connect(url: str) -> socket.socket:
 
 
 @contextlib.contextmanager
-def ends(peer: Peer, *faults: Fault) -> Iterator[tuple[FaultProxy, socket.socket, socket.socket]]:
+def ends(
+    peer: Peer, *faults: faults.Fault
+) -> Iterator[tuple[faults.FaultProxy, socket.socket, socket.socket]]:
     """A proxy whose first connections meet these faults, and both ends of the first one."""
     left = iter(faults)
     with (
-        FaultProxy(peer.url, plan=lambda request: next(left, None)) as proxy,
+        faults.FaultProxy(peer.url, plan=lambda request: next(left, None)) as proxy,
         connect(proxy.url) as client,
         peer.accept() as server,
     ):
@@ -169,20 +158,22 @@ def test_a_reset_breaks_what_is_open_and_nothing_later(peer: Peer) -> None:
 
 
 # The fault, and what the client gets of the answer; None where the server does not get the question.
-FAULTS: list[tuple[Fault, bytes | None]] = [
-    (Reset(), None),
-    (Half(3), b"ans"),
-    (Drop("close"), b""),
-    (Drop("reset"), b""),
-    (Late(0.2), b"answer"),
-    (Stall("both", 0.2), b"answer"),
-    (Stall("request", 0.2), b"answer"),
-    (Stall("answer", 0.2), b"answer"),
+FAULTS: list[tuple[faults.Fault, bytes | None]] = [
+    (faults.Reset(), None),
+    (faults.Half(3), b"ans"),
+    (faults.Drop("close"), b""),
+    (faults.Drop("reset"), b""),
+    (faults.Late(0.2), b"answer"),
+    (faults.Stall("both", 0.2), b"answer"),
+    (faults.Stall("request", 0.2), b"answer"),
+    (faults.Stall("answer", 0.2), b"answer"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "answer"), FAULTS, ids=repr)
-def test_a_planned_fault_meets_one_exchange(peer: Peer, fault: Fault, answer: bytes | None) -> None:
+def test_a_planned_fault_meets_one_exchange(
+    peer: Peer, fault: faults.Fault, answer: bytes | None
+) -> None:
     with ends(peer, fault) as (proxy, client, server):
         started = time.monotonic()
         client.sendall(b"question")
@@ -203,7 +194,7 @@ def test_a_planned_fault_meets_one_exchange(peer: Peer, fault: Fault, answer: by
 
 
 def test_a_dropped_answer_may_leave_the_connection_open(peer: Peer) -> None:
-    with ends(peer, Drop("stall")) as (proxy, client, server):
+    with ends(peer, faults.Drop("stall")) as (proxy, client, server):
         client.sendall(b"question")
         assert server.recv(100) == b"question"
         server.sendall(b"answer")
@@ -256,9 +247,9 @@ def web() -> Iterator[Web]:
 
 
 @contextlib.contextmanager
-def client(web: Web, plan: Plan) -> Iterator[http.client.HTTPConnection]:
+def client(web: Web, plan: faults.Plan) -> Iterator[http.client.HTTPConnection]:
     """A connection through a proxy with this plan; it connects again when it has to."""
-    with FaultProxy(web.url, plan=plan) as proxy:
+    with faults.FaultProxy(web.url, plan=plan) as proxy:
         made = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=SECONDS)
         with contextlib.closing(made):
             yield made
@@ -271,7 +262,7 @@ def ask(made: http.client.HTTPConnection, path: str, body: bytes = b"") -> bytes
 
 
 def test_each_request_of_a_kept_connection_is_asked_about(web: Web) -> None:
-    seen: list[Request] = []
+    seen: list[faults.Request] = []
     with client(web, seen.append) as made:
         assert ask(made, "/a") == b"x" * 1000
         # A body that arrives in many pieces, and looks like a request, is not another one.
@@ -279,12 +270,12 @@ def test_each_request_of_a_kept_connection_is_asked_about(web: Web) -> None:
         assert ask(made, "/b", body) == str(len(body)).encode()
         assert ask(made, "/c") == b"x" * 1000
     paths = ("/a", "/b", "/c")
-    assert seen == [Request(n, f"POST {path} HTTP/1.1") for n, path in enumerate(paths)]
+    assert seen == [faults.Request(n, f"POST {path} HTTP/1.1") for n, path in enumerate(paths)]
 
 
 @pytest.mark.parametrize("size", [0, 5_000_000])
 def test_a_planned_answer_is_given_and_the_request_does_not_pass(web: Web, size: int) -> None:
-    answers = [too_many_requests(2.5), HttpAnswer(500, b"{}")]
+    answers = [faults.too_many_requests(2.5), faults.HttpAnswer(500, b"{}")]
     with client(web, lambda r: answers[r.number] if r.number < 2 else None) as made:
         for status, after, body in ((429, "2.5", answers[0].body), (500, None, b"{}")):
             made.connect()
@@ -300,8 +291,8 @@ def test_a_planned_answer_is_given_and_the_request_does_not_pass(web: Web, size:
 
 
 def test_faults_of_one_request_on_a_kept_connection_leave_the_others(web: Web) -> None:
-    faults = {1: Drop(), 3: Half(900)}
-    with client(web, lambda r: faults.get(r.number)) as made:
+    planned = {1: faults.Drop(), 3: faults.Half(900)}
+    with client(web, lambda r: planned.get(r.number)) as made:
         assert ask(made, "/first", b"1") == b"1"
         with pytest.raises(http.client.RemoteDisconnected):
             ask(made, "/dropped", b"2")
@@ -314,10 +305,10 @@ def test_faults_of_one_request_on_a_kept_connection_leave_the_others(web: Web) -
 def test_an_upgraded_connection_is_asked_about_once(web: Web) -> None:
     seen: list[str] = []
 
-    def plan(request: Request) -> None:
+    def plan(request: faults.Request) -> None:
         seen.append(request.line)
 
-    with FaultProxy(web.url, plan=plan) as proxy, connect(proxy.url) as end:
+    with faults.FaultProxy(web.url, plan=plan) as proxy, connect(proxy.url) as end:
         fields = b"Content-Length: 0\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
         end.sendall(b"POST /attach HTTP/1.1\r\n" + fields)
         assert b" 101 " in end.recv(65536)
@@ -329,9 +320,11 @@ def test_an_upgraded_connection_is_asked_about_once(web: Web) -> None:
 
 
 def test_a_seeded_plan_chooses_the_same_again() -> None:
-    def chosen(seed: int) -> list[Fault | None]:
-        plan = SeededPlan(seed, (Drop(), HttpAnswer(500), Half(1)), share=0.3)
-        return [plan(Request(number, "")) for number in range(1000)]
+    def chosen(seed: int) -> list[faults.Fault | None]:
+        plan = faults.SeededPlan(
+            seed, (faults.Drop(), faults.HttpAnswer(500), faults.Half(1)), share=0.3
+        )
+        return [plan(faults.Request(number, "")) for number in range(1000)]
 
     assert chosen(1) == chosen(1) != chosen(2)
     assert 250 < sum(each is not None for each in chosen(1)) < 350

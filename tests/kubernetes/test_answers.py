@@ -60,7 +60,7 @@ async def _watched(api: Api) -> None:
     [(call, refused) for refused in _RECORDED["refusals"] for call in refused["calls"]],
     ids=lambda each: each if isinstance(each, str) else f"{each['status']}-{each['reason']}",
 )
-async def test_a_refusal_is_the_error_of_the_table(
+async def test_refusals_are_the_tables_errors(
     tmp_path: Path, call: str, refused: dict[str, Any]
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -259,7 +259,7 @@ def test_one_denied_pull_with_a_secret_is_not_the_end(
     assert not _ends.was_denied_once(seen, [])  # the events may not be listed
 
 
-async def test_a_pod_that_is_deleted_while_it_starts_has_not_started(
+async def test_a_pod_deleted_while_it_starts_has_not_started(
     cluster: Cluster, namespace: str
 ) -> None:
     async with connected(cluster, namespace) as (_, watch):
@@ -291,9 +291,7 @@ async def test_a_pod_that_ends_by_itself_names_the_cause(
 _GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
 
 
-async def test_a_start_waits_for_the_admission_by_its_queue(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_start_waits_for_its_queues_admission(cluster: Cluster, namespace: str) -> None:
     """No scheduler knows the pod: the test writes the condition and the node that Kueue and a newer server write."""
     body = manifest("pod", schedulerName="nobody")
     body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team-a"

@@ -27,9 +27,7 @@ async def _list(api: Api) -> Any:
     return await api.call("GET", await api.path("pods"), what="list pods")
 
 
-async def test_closing_leaves_no_connection_and_the_next_call_opens_another(
-    cluster: Cluster,
-) -> None:
+async def test_closing_leaves_no_connection_and_a_call_opens_another(cluster: Cluster) -> None:
     api = Api(namespace="kube-system")
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
@@ -115,9 +113,7 @@ async def test_an_expired_list_continues(tmp_path: Path, token: str) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"<html>log in</html>", b"\xff\xfe", b"{", "half", "cut", "none"])
-async def test_an_answer_that_is_none_is_reported_in_time(
-    tmp_path: Path, sent: bytes | str
-) -> None:
+async def test_what_is_no_answer_is_reported_in_time(tmp_path: Path, sent: bytes | str) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if isinstance(sent, bytes):
             return web.Response(body=sent)
@@ -215,7 +211,7 @@ async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> N
     assert str(path) in str(caught.value)
 
 
-async def test_a_missing_context_or_file_is_reported(
+async def test_missing_contexts_or_files_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, missing = str(kubeconfig(tmp_path, "https://127.0.0.1:1")), str(tmp_path / "nosuch")

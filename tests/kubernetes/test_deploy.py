@@ -120,9 +120,7 @@ def test_the_nodes_pull_the_image_of_an_overlay_and_keep_it(room: str, tmp_path:
         kubectl("delete", "-k", str(tmp_path))
 
 
-def test_requests_of_the_service_account_have_a_priority_level_of_their_own(
-    cluster: Cluster, room: str
-) -> None:
+def test_requests_of_the_service_account_have_their_own_level(cluster: Cluster, room: str) -> None:
     """The document's command is run on this server, which sorts a request by what it makes."""
     text = (ROOT / "docs" / "kubernetes.md").read_text()
     (command,) = re.findall(r"^kubectl kustomize deploy/priority .*$", text, re.MULTILINE)
@@ -166,9 +164,7 @@ def _sorted_by(cluster: Cluster, user: str) -> list[str | None]:
     return [headers[f"X-Kubernetes-PF-{each}-UID"] for each in ("FlowSchema", "PriorityLevel")]
 
 
-def test_the_api_server_takes_the_examples(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
+def test_the_server_takes_the_examples(cluster: Cluster, namespace: str, tmp_path: Path) -> None:
     files = list(EXAMPLES.glob("*.yaml"))
     found = {file.name: created(file, namespace, "--dry-run=server") for file in files}
     assert {name: [each["kind"] for each in made] for name, made in found.items()} == OF_EXAMPLES

@@ -161,7 +161,7 @@ async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespa
             await remove(cluster, namespace, name)
 
 
-async def test_a_frozen_server_delays_neither_opening_nor_closing(
+async def test_a_frozen_server_delays_no_open_or_close(
     own_cluster: Cluster, namespace: str
 ) -> None:
     async with (

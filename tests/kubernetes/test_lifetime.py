@@ -11,14 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from sandboxkit.errors import (
-    ConfigurationError,
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-)
+from sandboxkit import errors
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.kubernetes import KubernetesProvider, _ends
 from sandboxkit.providers.kubernetes._sweep import PodSweeper
@@ -54,16 +47,14 @@ async def until_stopped(provider: KubernetesProvider, sandbox_id: str, within: f
             await anyio.sleep(0.2)
 
 
-async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(
-    boxes: Pods,
-) -> None:
+async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(boxes: Pods) -> None:
     """Neither a detached one nor that of an owner that is idle."""
     provider, kept = boxes.provider(), await boxes.start(boxes.provider(lease=_LEASE))
     detached, ended = Box(provider, killed("detach")), Box(provider, killed("keep"))
     began = time.monotonic()
     assert (await provider.get(ended.id)).state is not SandboxState.STOPPED
     await until_stopped(provider, ended.id, _LEASE + _LATE)
-    with pytest.raises(SandboxNotFoundError):
+    with pytest.raises(errors.SandboxNotFoundError):
         await ended.run("true")
     await anyio.sleep(max(0.0, began + _LEASE + 4 - time.monotonic()))
     for box in (detached, kept):
@@ -85,17 +76,15 @@ async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Pods) -> None:
     command = Command(("sh", "-c", "echo runs; exec sleep 1000"))
     async with anyio.create_task_group() as group:
         group.start_soon(remove)
-        with pytest.raises(SandboxTerminatedError, match="deleted"):
+        with pytest.raises(errors.SandboxTerminatedError, match="deleted"):
             await box.provider.exec(box.id, command, output)
-    with pytest.raises(SandboxNotFoundError):
+    with pytest.raises(errors.SandboxNotFoundError):
         await box.provider.get(box.id)
     for other_id in (box.id, "sandboxkit-0123456789abcdef", "no/such:name"):
         await box.provider.delete(other_id)
 
 
-async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(
-    boxes: Pods,
-) -> None:
+async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(boxes: Pods) -> None:
     first = f"{time.time() + 60:.0f}"
     provider = boxes.provider(max_lifetime=700)
     box = await boxes.start(provider, lifetime=60, tags={"sandboxkit.expires": first})
@@ -107,7 +96,7 @@ async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(
         return info.expires_at.timestamp() - time.time()
 
     assert await left() < 61
-    with pytest.raises(ConfigurationError, match="max_lifetime"):
+    with pytest.raises(errors.ConfigurationError, match="max_lifetime"):
         await provider.renew(box.id, 3600)
     assert await left() < 61
     await provider.renew(box.id, 300)
@@ -132,7 +121,7 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
     own_cluster: Cluster, provider: KubernetesProvider
 ) -> None:
     kept, lost = [await provider.create(SandboxSpec()) for _ in range(2)]
-    errors: list[SandboxError] = []
+    caught: list[errors.SandboxError] = []
 
     runs = anyio.Event()
 
@@ -142,8 +131,8 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
     async def call(provider: KubernetesProvider) -> None:
         try:
             await provider.exec(kept, Command(("sh", "-c", "echo runs; sleep 600")), output)
-        except SandboxError as error:
-            errors.append(error)
+        except errors.SandboxError as error:
+            caught.append(error)
 
     async def seen(sandbox_id: str) -> PodStatus:
         return PodStatus(await provider._pod(sandbox_id))
@@ -159,9 +148,9 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
             while not _ends.is_running(await seen(each)):
                 await anyio.sleep(0.1)
         with own_cluster.frozen("kubelet"), anyio.fail_after(180):
-            with pytest.raises((ProviderUnavailableError, OutcomeUnknownError)):
+            with pytest.raises((errors.ProviderUnavailableError, errors.OutcomeUnknownError)):
                 await Box(impatient, kept).run("true")
-            with pytest.raises(ProviderUnavailableError):
+            with pytest.raises(errors.ProviderUnavailableError):
                 await impatient.create(SandboxSpec())
             for each in (kept, lost):
                 while not _ends.is_lost(await seen(each)):
@@ -174,7 +163,7 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
         with anyio.fail_after(60):
             while _ends.is_lost(await seen(kept)):
                 await anyio.sleep(0.5)
-    assert [type(error) for error in errors] == [OutcomeUnknownError]
+    assert [type(error) for error in caught] == [errors.OutcomeUnknownError]
     await provider.delete(kept)
 
 
@@ -197,9 +186,9 @@ async def test_no_fault_of_a_program_loses_a_command_or_runs_it_twice(
         while name not in found:
             try:
                 found[name] = await box.run("sh", "-c", script, name)
-            except OutcomeUnknownError:
+            except errors.OutcomeUnknownError:
                 found[name] = -1, "", ""
-            except ProviderUnavailableError:
+            except errors.ProviderUnavailableError:
                 await anyio.sleep(0.5)
 
     for program in ("api", "kubelet", "containerd"):

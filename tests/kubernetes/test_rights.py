@@ -65,9 +65,7 @@ async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str
     return found.detail
 
 
-async def test_everything_works_with_the_minimal_role(
-    boxes: Pods, user: Cluster, grants: Grants
-) -> None:
+async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, grants: Grants) -> None:
     grants.give(role("sandboxes"))
     provider, other = (boxes.provider(kubeconfig=str(user.kubeconfig)) for _ in range(2))
     await until_allowed(provider, available=True)
@@ -119,9 +117,7 @@ def test_the_command_for_one_right_gives_that_right_only(right: Right, room: str
     assert (rule["resources"], rule["verbs"]) == ([right.resource], [right.verbs[0]])
 
 
-async def test_network_policies_need_one_more_right(
-    boxes: Pods, user: Cluster, grants: Grants
-) -> None:
+async def test_policies_need_one_more_right(boxes: Pods, user: Cluster, grants: Grants) -> None:
     grants.give(role("sandboxes"))
     provider = boxes.provider(kubeconfig=str(user.kubeconfig), no_network="policy")
     with anyio.fail_after(30):
@@ -130,7 +126,7 @@ async def test_network_policies_need_one_more_right(
     assert detail.endswith("these credentials may not: create networkpolicies")
 
 
-async def test_doctor_names_what_the_server_refuses_of_a_pod(
+async def test_doctor_names_what_is_refused_of_a_pod(
     boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     async def found(**options: str) -> Diagnosis:

@@ -53,7 +53,7 @@ async def test_programs_find_nothing_of_the_cluster_and_no_way_out(boxes: Pods, 
     assert await box.run("echo", "still here") == (0, "still here\n", "")
 
 
-async def test_secrets_and_commands_are_not_in_the_cluster(
+async def test_the_cluster_has_no_secret_or_command(
     boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
@@ -146,9 +146,7 @@ async def test_an_unenforced_network_policy_is_refused(own_cluster: Cluster, roo
 
 
 @pytest.mark.usefixtures("firewall")
-async def test_where_no_pod_reaches_another_nothing_is_proven(
-    own_cluster: Cluster, room: str
-) -> None:
+async def test_nothing_is_proven_if_no_pod_reaches_another(own_cluster: Cluster, room: str) -> None:
     provider = KubernetesProvider(security="restricted")
     with (
         rule("-i", _BRIDGE, "-j", "DROP"),

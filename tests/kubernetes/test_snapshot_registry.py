@@ -155,9 +155,7 @@ def test_a_registry_that_fails_or_refuses_is_reported(
     assert os.listdir(state) == []
 
 
-def test_a_snapshot_that_is_not_recorded_leaves_no_image(
-    registry: Registry, tmp_path: Path
-) -> None:
+def test_an_unrecorded_snapshot_leaves_no_image(registry: Registry, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(os.urandom(70_000))
     kept = replace(KEPT, id="snapshot-0123456789abcdef", bytes=70_000, unpacked=70_000)

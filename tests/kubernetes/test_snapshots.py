@@ -45,9 +45,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_cluster: Cluste
     return tmp_path / "state" / "kubernetes-snapshots"
 
 
-def test_all_files_of_the_image_and_of_two_users_are_as_they_were(
-    namespace: str, state: Path
-) -> None:
+def test_all_files_of_image_and_users_are_as_they_were(namespace: str, state: Path) -> None:
     look = ["python3", "-B", "-I", "-c", _PROGRAMS["look"]]
     with Session("kubernetes") as session:
         with session.sandbox() as base:

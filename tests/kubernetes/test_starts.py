@@ -150,9 +150,7 @@ async def test_explain_says_what_a_start_waits_for(cluster: Cluster, room: str) 
     assert sandboxes(cluster, room) == []
 
 
-async def test_placing_is_what_the_api_server_takes(
-    boxes: Pods, cluster: Cluster, room: str
-) -> None:
+async def test_the_api_server_takes_the_placing(boxes: Pods, cluster: Cluster, room: str) -> None:
     spread = {"topology_spread": "kubernetes.io/hostname", "start_timeout": 120}
     placing = {"queue": "team-a", "priority_class": "system-node-critical", **spread}
     await boxes.start(boxes.provider(**placing))
@@ -162,9 +160,7 @@ async def test_placing_is_what_the_api_server_takes(
     assert pod["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "kubernetes.io/hostname"
 
 
-async def test_an_agent_that_somebody_deleted_is_stored_again(
-    boxes: Pods, cluster: Cluster, room: str
-) -> None:
+async def test_a_deleted_agent_is_stored_again(boxes: Pods, cluster: Cluster, room: str) -> None:
     path, provider = f"/api/v1/namespaces/{room}/configmaps", boxes.provider()
 
     def parts() -> set[str]:

@@ -165,7 +165,7 @@ def test_what_a_killed_client_has_filled_is_not_mounted(
     ask(lambda provider: provider.delete(keeper["metadata"]["name"]))
 
 
-def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> None:
+def test_clients_filling_at_once_leave_one_copy(folder: Path, store: Path) -> None:
     argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["starts"], folder], subprocess.PIPE
     clients = [
         subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, bufsize=1) for _ in range(3)
@@ -178,7 +178,7 @@ def test_clients_that_fill_at_once_leave_one_copy(folder: Path, store: Path) -> 
     assert stored(store) == [Dataset(folder).digest[7:]]
 
 
-def test_a_dataset_in_use_is_kept_and_an_unused_one_is_removed(
+def test_used_datasets_are_kept_and_unused_ones_removed(
     session: Session, folder: Path, store: Path
 ) -> None:
     """Also if a removal was killed before."""
@@ -285,9 +285,7 @@ def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:
     assert os.listdir(store / "sandboxkit" / "volumes") == []
 
 
-def test_without_a_claim_nothing_is_mounted_and_nothing_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_claim_nothing_is_mounted_or_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(_VARIABLE, raising=False)
     provider = KubernetesProvider(kubeconfig="/nowhere")
     with pytest.raises(ConfigurationError, match=r"mounts='/cache'.*STORAGE_CLAIM"):

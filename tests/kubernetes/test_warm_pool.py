@@ -155,9 +155,7 @@ async def test_what_a_template_or_a_cluster_lacks_is_refused(
 
 
 @pytest.mark.usefixtures("pool")
-async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
-    boxes: Pods,
-) -> None:
+async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(boxes: Pods) -> None:
     """The template has dropped all capabilities, so root cannot switch users."""
     box = await boxes.start()
     assert await box.run("id", "-un", user="root") == (0, "root\n", "")
@@ -169,9 +167,7 @@ async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(
 
 
 @pytest.mark.usefixtures("pool")
-async def test_claims_need_no_other_rights_than_their_role(
-    boxes: Pods, user: Cluster, grants: Grants
-) -> None:
+async def test_claims_need_their_role_alone(boxes: Pods, user: Cluster, grants: Grants) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))
     found = await provider.diagnose()
     for right in CLAIMING:

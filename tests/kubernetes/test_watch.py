@@ -22,9 +22,7 @@ from tests.kubernetes.cluster import Cluster
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_pod_is_followed_until_it_is_gone_or_forgotten(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_a_pod_is_followed_until_gone_or_forgotten(cluster: Cluster, namespace: str) -> None:
     async with connected(cluster, namespace) as (_, watch):
         other, answer = await create(cluster, namespace)
         with pytest.raises(TimeoutError):

@@ -56,7 +56,7 @@ async def test_what_gvisor_cannot_do_is_refused_before_anything_is_made(
 
 
 @needs_gvisor
-async def test_programs_run_in_a_kernel_of_their_own_with_bounded_files(
+async def test_programs_have_a_kernel_of_their_own_and_bounded_files(
     provider: LocalProvider,
 ) -> None:
     box = await make(provider, isolation="gvisor", disk_mb=20)
@@ -80,9 +80,7 @@ async def test_programs_run_in_a_kernel_of_their_own_with_bounded_files(
 
 
 @needs_gvisor
-async def test_a_dead_owner_leaves_no_process_whenever_it_died(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_a_dead_owner_leaves_no_process(provider: LocalProvider, state: Path) -> None:
     create = 'print("begins", flush=True)\nawait provider.create(SandboxSpec(isolation="gvisor"))\n'
     for delay in (0.03, 0.1, 0.2, None):
         other = client(create + 'print("runs", flush=True)\nawait anyio.sleep(600)')
@@ -114,9 +112,7 @@ async def test_an_end_from_outside_is_not_of_the_programs(provider: LocalProvide
 
 
 @needs_gvisor
-async def test_an_end_of_gvisor_by_itself_is_of_the_programs_and_says_so(
-    provider: LocalProvider,
-) -> None:
+async def test_gvisors_own_end_is_of_the_programs_and_says_so(provider: LocalProvider) -> None:
     box = await make(provider, isolation="gvisor")
     meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
     os.kill(int([*meta["processes"]][-1]), signal.SIGQUIT)  # its run time then fails, with a status

@@ -180,9 +180,7 @@ async def test_a_sandbox_of_an_archive_that_is_reset_has_no_time_wait(
         assert run.stdout.splitlines()[-1] == "1000"
 
 
-async def test_root_folder_of_somebody_else(
-    provider: LocalProvider, tmp_path: Path, layer: bytes
-) -> None:
+async def test_root_folder_of_others(provider: LocalProvider, tmp_path: Path, layer: bytes) -> None:
     root = tmp_path / "root"
     root.mkdir()
     with tarfile.open(fileobj=io.BytesIO(layer)) as tar:
@@ -207,7 +205,7 @@ async def test_names_outside_the_target_are_refused(
     assert not list(tmp_path.rglob("escaped"))
 
 
-async def test_links_resolve_inside_the_image(
+async def test_links_stay_in_the_image(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     outside = tmp_path / "outside"

@@ -127,9 +127,7 @@ async def test_etc_has_the_files_of_packages_without_secrets(
 
 
 @pytest.mark.parametrize("user", ["sandbox", "root"])
-async def test_no_user_of_a_sandbox_sees_or_changes_the_host(
-    provider: LocalProvider, user: str
-) -> None:
+async def test_no_user_sees_or_changes_the_host(provider: LocalProvider, user: str) -> None:
     box = await make(provider, user=user)
     found = (
         await box.sh("id -un; python3 -c 'import ssl, sqlite3'; ls -A /home /srv /mnt /run")

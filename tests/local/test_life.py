@@ -10,15 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import anyio
 import pytest
 
-from sandboxkit import Operation, Session, errors
+from sandboxkit import Session, errors
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
@@ -46,9 +44,7 @@ def processes_of(folder: Path) -> list[Path]:
     return [Path("/proc", pid) for pid in meta["processes"]]
 
 
-async def test_delete_leaves_no_process_group_or_folder(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_delete_leaves_no_process_or_folder(provider: LocalProvider, state: Path) -> None:
     box = await make(provider)
     folder = state / box.id
     gone = [folder, *groups_of(folder), *processes_of(folder)]
@@ -93,9 +89,7 @@ async def test_cancelled_create_leaves_nothing(
     assert [group for group in groups if group.rpartition("-")[2] in names] == []
 
 
-async def test_lifetime_ends_the_sandbox_and_its_remains_go(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_lifetime_ends_sandboxes_and_remains(provider: LocalProvider, state: Path) -> None:
     box, run = await make(provider, lifetime=60.0), Run()
     gone = [state / box.id, *groups_of(state / box.id)]
     async with anyio.create_task_group() as group:
@@ -126,7 +120,7 @@ async def test_secrets_and_environment_are_not_in_the_state_folder(
     assert stat.S_IMODE((state / box.id).stat().st_mode) == 0o700
 
 
-async def test_state_folder_of_others_is_refused(
+async def test_others_state_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
@@ -158,9 +152,7 @@ async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, st
     assert os.listdir(state) == []
 
 
-async def test_aclose_ends_sandboxes_that_are_not_detached(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_aclose_ends_attached_sandboxes(provider: LocalProvider, state: Path) -> None:
     temporary = LocalProvider()
     await temporary.create(SandboxSpec())
     kept = await temporary.create(SandboxSpec(detach=True, lifetime=60))
@@ -181,28 +173,6 @@ async def test_an_image_or_workdir_that_cannot_be_used_leaves_nothing_and_says_w
             await provider.create(SandboxSpec(image=image))
     with pytest.raises(errors.SandboxStartError, match="/usr/nope"):
         await provider.create(SandboxSpec(workdir="/usr/nope"))
-    assert os.listdir(state) == []
-
-
-def test_calls_to_a_stopped_agent_are_unavailable_and_its_sandbox_is_stopped(state: Path) -> None:
-    with Session(provider="local") as session:
-        sandbox = session.sandbox().start().result(60)
-        assert sandbox.id is not None
-        *_, agent = json.loads((state / sandbox.id / "meta.json").read_text())["processes"]
-        os.kill(int(agent), signal.SIGSTOP)
-        calls: list[Operation[Any]] = [
-            sandbox.read_file("/etc/passwd"),
-            sandbox.write_file("/tmp/x", b"x" * 3_000_000),
-            sandbox.list_dir("/"),
-        ]
-        end = time.monotonic() + 60.0
-        for call in calls:
-            with pytest.raises(errors.ProviderUnavailableError):
-                call.result(end - time.monotonic())
-        os.kill(int(agent), signal.SIGCONT)
-        assert sandbox.read_file("/etc/passwd").result(30)
-        os.kill(int(agent), signal.SIGSTOP)
-        sandbox.stop().result(60.0)
     assert os.listdir(state) == []
 
 
@@ -271,9 +241,7 @@ async def killed_client(count: int = 1) -> list[str]:
     return ids
 
 
-async def test_the_first_create_removes_what_dead_clients_left(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_a_create_removes_dead_clients_remains(provider: LocalProvider, state: Path) -> None:
     folders = [state / sandbox_id for sandbox_id in await killed_client(3)]
     groups = [group for folder in folders for group in groups_of(folder)]
     await make(provider)
@@ -291,9 +259,7 @@ async def test_a_client_killed_while_it_removes_a_folder_leaves_nothing_after_a_
 
 
 @needs_groups
-async def test_groups_go_though_their_state_folder_has_gone_before(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_groups_go_though_their_folder_is_gone(provider: LocalProvider, state: Path) -> None:
     [sandbox_id] = await killed_client()
     groups = groups_of(state / sandbox_id)
     shutil.rmtree(state / sandbox_id)
@@ -427,9 +393,7 @@ async def test_a_partial_description_is_swept_and_a_failed_sweep_fails_no_create
         shutil.rmtree(folder)
 
 
-async def test_members_of_another_pid_namespace_are_not_taken_for_ourselves(
-    tmp_path: Path,
-) -> None:
+async def test_members_of_another_pid_namespace_are_not_ourselves(tmp_path: Path) -> None:
     # The kernel shows each as 0, which to kill(2) means the caller's own process group.
     (tmp_path / "cgroup.procs").write_text("0\n0\n")
     _cgroup.kill_members([str(tmp_path)], patience=0.1)

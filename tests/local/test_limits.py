@@ -88,9 +88,7 @@ async def test_limit_without_a_control_group_is_refused(
 
 
 @needs_cpu
-async def test_every_sandbox_has_the_same_share_however_much_it_runs(
-    provider: LocalProvider,
-) -> None:
+async def test_every_sandbox_has_the_same_share_whatever_it_runs(provider: LocalProvider) -> None:
     cpus = len(os.sched_getaffinity(0))
     used: dict[int, float] = {}
 
@@ -120,9 +118,7 @@ async def test_groups_are_recorded_before_they_are_created() -> None:
 
 
 @needs_pids
-async def test_groups_in_use_when_a_sandbox_ends_go_with_its_provider(
-    provider: LocalProvider,
-) -> None:
+async def test_groups_in_use_at_the_end_go_with_the_provider(provider: LocalProvider) -> None:
     box = await make(provider, lifetime=60.0)
     groups = [Path(group) for group in launched(provider, box.id).groups]
     with subprocess.Popen(["sleep", "600"]) as stranger:

@@ -171,9 +171,7 @@ async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(owner: LocalP
     assert await owner.list_volumes() == []
 
 
-async def test_a_volume_of_a_sandbox_that_outlives_its_owner_is_in_use(
-    owner: LocalProvider,
-) -> None:
+async def test_a_volume_of_a_detached_sandbox_is_in_use(owner: LocalProvider) -> None:
     with client(PROGRAMS["with_volume"].format(detach=True)) as process:
         sandbox_id = process.communicate(timeout=60)[0].strip()
     with pytest.raises(VolumeError, match="'pip' is in use"):

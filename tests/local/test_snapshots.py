@@ -154,7 +154,7 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
 
 
 @needs_mounts("a small file system")
-async def test_the_limit_counts_whole_blocks_and_inodes(
+async def test_the_limit_counts_blocks_and_inodes(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_snapshot_store, "_SHARE", 0.4)  # the sandboxes are on the same disk
@@ -194,9 +194,7 @@ async def test_a_provider_by_name_follows_a_change_of_the_state_folder(
         assert [each.id for each in await Snapshot.list(provider="local")] == expected
 
 
-async def test_programs_go_on_when_the_process_that_takes_a_snapshot_is_killed(
-    session: Session,
-) -> None:
+async def test_programs_go_on_when_the_taker_of_a_snapshot_is_killed(session: Session) -> None:
     provider = session._provider
     ticks = "while :; do date +%s%N > .tick; mv .tick tick; sleep 0.05; done >/dev/null 2>&1 &"
     async with session.sandbox() as sandbox:

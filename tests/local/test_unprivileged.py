@@ -77,15 +77,13 @@ async def as_ordinary_user(
         ("snapshots_and_forks", ["kept more file linked"] * 4 + ["[]"]),
     ],
 )
-async def test_an_ordinary_user_gets_the_same_sandboxes(
+async def test_any_user_gets_the_same_sandboxes(
     state: Path, program: str, lines: list[str]
 ) -> None:
     assert (await as_ordinary_user(GIVEN + PROGRAMS[program], state)).splitlines() == lines
 
 
-async def test_ordinary_user_whose_counts_are_shared_can_still_start_and_run_sandboxes(
-    state: Path,
-) -> None:
+async def test_a_user_whose_counts_are_shared_can_still_run_sandboxes(state: Path) -> None:
     out = await as_ordinary_user(GIVEN + PROGRAMS["counts_are_shared"], state)
     *found, detail = out.splitlines()
     descriptors, timers = (sum(map(int, found[first:6:2])) for first in (0, 1))
@@ -198,9 +196,7 @@ async def test_a_sandbox_that_exhausts_its_limits_leaves_its_neighbours_theirs(
     assert lines[1::3] == lines[2::3] == ["fine"] * len(ATTACKS)
 
 
-async def test_another_process_can_use_and_delete_a_detached_sandbox(
-    user: LeasedUid, state: Path
-) -> None:
+async def test_another_process_uses_and_deletes_a_sandbox(user: LeasedUid, state: Path) -> None:
     (sandbox_id,) = await output("a_detached_sandbox", state, user)
     assert running() != []
     assert await output("the_other_process_uses_it", state, user, sandbox_id) == ["b'here\\n'"]
