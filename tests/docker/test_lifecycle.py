@@ -47,7 +47,7 @@ async def test_everything_works_over_tls_as_the_environment_says(
         await boxes.close()
 
 
-async def test_other_peoples_containers_are_neither_listed_nor_deleted(
+async def test_others_containers_are_neither_listed_nor_deleted(
     provider: DockerProvider, tag: str
 ) -> None:
     name = f"not-a-sandbox-of-ours-{tag}"
@@ -64,7 +64,7 @@ async def test_other_peoples_containers_are_neither_listed_nor_deleted(
 
 
 @pytest.mark.parametrize("after", [0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2])
-async def test_cancelled_creates_leave_nothing(
+async def test_cancelled_starts_leave_none(
     provider: DockerProvider, tag: str, after: float
 ) -> None:
     await provider._daemon.info()
@@ -73,7 +73,7 @@ async def test_cancelled_creates_leave_nothing(
     assert await listed(provider, tag) == []
 
 
-async def test_a_failing_create_says_why_leaving_nothing(
+async def test_failing_creates_say_why_and_leave_nothing(
     provider: DockerProvider, tag: str
 ) -> None:
     with pytest.raises(errors.SandboxStartError):
@@ -130,9 +130,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     ("how", "expected"),
     [("kill", "agent was killed.*through Docker"), ("delete", "deleted")],
 )
-async def test_commands_report_their_sandboxs_end(
-    boxes: Containers, how: str, expected: str
-) -> None:
+async def test_commands_say_how_it_ended(boxes: Containers, how: str, expected: str) -> None:
     box = await boxes.start(memory_mb=64)
     # An earlier end for want of memory does not explain a later one.
     assert (await box.run("python", "-c", "b = bytearray(1 << 30)"))[0] == 137
@@ -156,9 +154,7 @@ async def test_commands_report_their_sandboxs_end(
             await anyio.run_process(["docker", "kill", box.id])
 
 
-async def test_a_detached_sandbox_outlives_its_process_until_its_lifetime(
-    provider: DockerProvider, tag: str
-) -> None:
+async def test_a_detached_sandbox_outlives_its_process(provider: DockerProvider, tag: str) -> None:
     sandbox_id = client(PROGRAMS["detached"], tag).communicate(timeout=60)[0].strip()
     await anyio.sleep(1)
     assert await Box(provider, sandbox_id).python("print('alive')") == "alive"

@@ -162,7 +162,7 @@ def test_clients_filling_at_once_leave_one_copy(dataset: Dataset, folder: Path, 
         remove_volumes(large)
 
 
-def test_used_datasets_are_kept_and_unused_ones_removed(session: Session, dataset: Dataset) -> None:
+def test_only_unused_datasets_are_removed(session: Session, dataset: Dataset) -> None:
     provider = DockerProvider()
     sandbox = session.sandbox().start().result(60)
     assert dataset.digest not in remove(provider, dry_run=True)

@@ -111,7 +111,7 @@ async def container(control: Daemon) -> AsyncIterator[str]:
     await control.call(lambda api: api.remove_container(name, force=True), what="remove")
 
 
-async def test_bytes_come_back_exactly_and_an_end_of_input_ends_the_process(
+async def test_bytes_come_back_exactly_until_the_input_ends(
     control: Daemon, container: str
 ) -> None:
     data = os.urandom(3_000_001)

@@ -60,9 +60,7 @@ async def _watched(api: Api) -> None:
     [(call, refused) for refused in _RECORDED["refusals"] for call in refused["calls"]],
     ids=lambda each: each if isinstance(each, str) else f"{each['status']}-{each['reason']}",
 )
-async def test_refusals_are_the_tables_errors(
-    tmp_path: Path, call: str, refused: dict[str, Any]
-) -> None:
+async def test_refusals_become_errors(tmp_path: Path, call: str, refused: dict[str, Any]) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         if refused["reason"]:
             details = refused.get("details", {})
@@ -259,7 +257,7 @@ def test_one_denied_pull_with_a_secret_is_not_the_end(
     assert not _ends.was_denied_once(seen, [])  # the events may not be listed
 
 
-async def test_a_pod_deleted_while_it_starts_has_not_started(
+async def test_a_pod_deleted_before_its_start_did_not_start(
     cluster: Cluster, namespace: str
 ) -> None:
     async with connected(cluster, namespace) as (_, watch):
@@ -274,7 +272,7 @@ async def test_a_pod_deleted_while_it_starts_has_not_started(
 
 
 @pytest.mark.parametrize("case", _CASES["ends"].values(), ids=_CASES["ends"])
-async def test_a_pod_that_ends_by_itself_names_the_cause(
+async def test_a_pods_own_end_names_its_cause(
     cluster: Cluster, namespace: str, case: dict[str, Any]
 ) -> None:
     body = manifest("pod", case.get("container", {}), **case.get("spec", {}))

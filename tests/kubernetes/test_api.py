@@ -67,7 +67,7 @@ async def test_what_the_server_refuses_is_reported(cluster: Cluster, name: str) 
     assert type(caught.value) is raised
 
 
-async def test_a_paged_list_has_no_duplicates(
+async def test_pages_have_no_duplicates(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_api, "_PAGE", 3)
@@ -180,7 +180,7 @@ async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
         ({"auth-provider": {"name": "gcp", "config": {"access-token": "a"}}}, "Bearer a"),
     ],
 )
-async def test_a_users_credentials_become_a_header(
+async def test_credentials_become_a_header(
     tmp_path: Path, user: dict[str, Any], header: str | None
 ) -> None:
     (tmp_path / "token").write_text("stored\n")
@@ -211,9 +211,7 @@ async def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> N
     assert str(path) in str(caught.value)
 
 
-async def test_missing_contexts_or_files_are_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_contexts_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, missing = str(kubeconfig(tmp_path, "https://127.0.0.1:1")), str(tmp_path / "nosuch")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

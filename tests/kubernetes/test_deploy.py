@@ -244,7 +244,7 @@ _PATHS = {
 }
 
 
-def test_replicas_lend_pods_to_a_session(
+def test_replicas_lend_pods(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "*")  # no proxy knows the way to an address of the cluster

@@ -161,9 +161,7 @@ async def test_a_missing_or_ended_pod_is_not_a_sandbox(cluster: Cluster, namespa
             await remove(cluster, namespace, name)
 
 
-async def test_a_frozen_server_delays_no_open_or_close(
-    own_cluster: Cluster, namespace: str
-) -> None:
+async def test_a_frozen_server_delays_no_opening(own_cluster: Cluster, namespace: str) -> None:
     async with (
         connected(own_cluster, namespace) as (api, watch),
         running(own_cluster, namespace, watch) as pod,

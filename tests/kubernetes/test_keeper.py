@@ -60,7 +60,7 @@ def test_a_tar_that_ends_early_leaves_nothing(keeper: Keeper, dataset: Dataset) 
     assert keeper.run("show", "datasets")[1] == [f'["{name}"]']
 
 
-def test_an_empty_dataset_is_not_the_folder_that_a_node_makes(
+def test_empty_datasets_are_no_folders_of_nodes(
     keeper: Keeper, tmp_path: Path, dataset: Dataset
 ) -> None:
     (tmp_path / "empty").mkdir()

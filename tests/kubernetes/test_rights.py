@@ -126,9 +126,7 @@ async def test_policies_need_one_more_right(boxes: Pods, user: Cluster, grants: 
     assert detail.endswith("these credentials may not: create networkpolicies")
 
 
-async def test_doctor_names_what_is_refused_of_a_pod(
-    boxes: Pods, cluster: Cluster, room: str
-) -> None:
+async def test_doctor_names_what_a_pod_is_refused(boxes: Pods, cluster: Cluster, room: str) -> None:
     async def found(**options: str) -> Diagnosis:
         return await boxes.provider(**options).diagnose()
 

@@ -53,9 +53,7 @@ async def test_programs_find_nothing_of_the_cluster_and_no_way_out(boxes: Pods, 
     assert await box.run("echo", "still here") == (0, "still here\n", "")
 
 
-async def test_the_cluster_has_no_secret_or_command(
-    boxes: Pods, cluster: Cluster, room: str
-) -> None:
+async def test_the_cluster_has_no_secret(boxes: Pods, cluster: Cluster, room: str) -> None:
     env, secrets = {"PLAIN": "seen-nowhere"}, {"TOKEN": "s3cr3t-value"}
     box = await boxes.start(env=env, secrets=secrets, command=("sleep", "98765.4321"))
     read = "import os; print(os.environ['PLAIN'], os.environ['TOKEN'], 'told-to-us-alone')"

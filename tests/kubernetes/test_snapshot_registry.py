@@ -111,7 +111,7 @@ def test_a_pod_without_root_gets_a_snapshot_from_the_registry(
         snapshot.delete().result(60)
 
 
-def test_a_registry_that_fails_or_refuses_is_reported(
+def test_failures_of_a_registry_are_reported(
     namespace: str, registry: Registry, tmp_path: Path
 ) -> None:
     state = tmp_path / "state" / "kubernetes-snapshots"
@@ -216,7 +216,7 @@ async def test_a_token_service_is_asked_and_its_failures_are_its_own(
 
 
 @pytest.mark.anyio
-async def test_a_configuration_that_cannot_be_read_is_named(
+async def test_unreadable_configurations_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

@@ -112,7 +112,7 @@ def unused(*, dry_run: bool = False) -> list[str]:
     return ask(lambda provider: provider.remove_unused_datasets(dry_run=dry_run))
 
 
-def test_a_dataset_is_filled_once_and_again_when_it_was_removed(
+def test_a_dataset_is_filled_once_and_after_removal(
     session: Session, folder: Path, store: Path
 ) -> None:
     content = (folder / "file").read_text()
@@ -178,9 +178,7 @@ def test_clients_filling_at_once_leave_one_copy(folder: Path, store: Path) -> No
     assert stored(store) == [Dataset(folder).digest[7:]]
 
 
-def test_used_datasets_are_kept_and_unused_ones_removed(
-    session: Session, folder: Path, store: Path
-) -> None:
+def test_only_unused_datasets_are_removed(session: Session, folder: Path, store: Path) -> None:
     """Also if a removal was killed before."""
     name = Dataset(folder).digest[7:]
     parent = store / "sandboxkit" / "datasets"
@@ -255,7 +253,7 @@ def test_a_claim_that_cannot_be_used_is_said(
     assert sandboxes(found_cluster, room) == []
 
 
-def test_restricted_pods_fill_and_mount_as_one_user(
+def test_restricted_pods_use_one_user(
     folder: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SANDBOXKIT_KUBERNETES_SECURITY", "restricted")

@@ -119,7 +119,7 @@ async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
             await anyio.sleep(0.1)
 
 
-async def test_a_pod_that_is_lost_ends_its_sandbox(
+async def test_a_lost_pod_ends_its_sandbox(
     pool: Controller, boxes: Pods, cluster: Cluster, room: str
 ) -> None:
     box = await boxes.start()
@@ -130,7 +130,7 @@ async def test_a_pod_that_is_lost_ends_its_sandbox(
 
 
 @pytest.mark.usefixtures("pool")
-async def test_what_a_template_or_a_cluster_lacks_is_refused(
+async def test_what_a_template_lacks_is_refused(
     boxes: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = boxes.provider()

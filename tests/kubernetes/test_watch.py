@@ -75,7 +75,7 @@ async def test_a_missing_right_to_watch_is_reported_at_once(user: Cluster, names
 
 
 @pytest.mark.timeout(300)
-async def test_what_happens_while_the_api_server_is_away_is_not_missed(
+async def test_nothing_is_missed_while_the_api_server_is_away(
     own_cluster: Cluster, namespace: str
 ) -> None:
     ending = {"command": ["sh", "-c", "sleep 4; exit 9"]}
@@ -258,9 +258,7 @@ async def test_a_server_that_is_busy_is_asked_less_and_less(tmp_path: Path) -> N
         assert 2 < len(answers.asked) < 12
 
 
-async def test_a_second_deletion_by_the_node_does_not_change_when_the_first_was_asked_for(
-    tmp_path: Path,
-) -> None:
+async def test_a_second_deletion_by_the_node_does_not_replace_the_first(tmp_path: Path) -> None:
     """A newer kubelet deletes a pod again when its containers have ended (seen with 1.36)."""
 
     def at(second: int) -> str:

@@ -56,9 +56,7 @@ async def test_what_gvisor_cannot_do_is_refused_before_anything_is_made(
 
 
 @needs_gvisor
-async def test_programs_have_a_kernel_of_their_own_and_bounded_files(
-    provider: LocalProvider,
-) -> None:
+async def test_programs_have_their_own_kernel_and_bounded_files(provider: LocalProvider) -> None:
     box = await make(provider, isolation="gvisor", disk_mb=20)
     assert (await box.sh("uname -r; id -un")).stdout.split() == ["4.4.0", "sandbox"]
     # A thread, a program of a folder that only root can enter on this machine, and a write to the root.

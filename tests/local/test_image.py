@@ -205,7 +205,7 @@ async def test_names_outside_the_target_are_refused(
     assert not list(tmp_path.rglob("escaped"))
 
 
-async def test_links_stay_in_the_image(
+async def test_links_stay_in_an_image(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     outside = tmp_path / "outside"

@@ -105,9 +105,7 @@ async def test_lifetime_ends_sandboxes_and_remains(provider: LocalProvider, stat
 
 
 @needs_root("it reads a process that is not its own")
-async def test_secrets_and_environment_are_not_in_the_state_folder(
-    provider: LocalProvider, state: Path
-) -> None:
+async def test_secrets_are_not_in_the_state_folder(provider: LocalProvider, state: Path) -> None:
     box = await make(provider, secrets={"KEY": "hunter2"}, env={"PLAIN": "hunter3"})
     assert (await box.sh("echo $KEY $PLAIN")).stdout == "hunter2 hunter3\n"
     for path in state.rglob("*"):
@@ -120,9 +118,7 @@ async def test_secrets_and_environment_are_not_in_the_state_folder(
     assert stat.S_IMODE((state / box.id).stat().st_mode) == 0o700
 
 
-async def test_others_state_folder_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_anothers_folder_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     with pytest.raises(errors.ConfigurationError, match="0700"):
@@ -378,9 +374,7 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
     assert not group.exists()
 
 
-async def test_a_partial_description_is_swept_and_a_failed_sweep_fails_no_create(
-    provider: LocalProvider,
-) -> None:
+async def test_a_partial_description_is_swept_and_fails_no_create(provider: LocalProvider) -> None:
     folder = _state.StateDir().path / "local-0123456789abcdef"
     folder.mkdir()
     (folder / "meta.json").write_text('{"id": "local-01')
@@ -399,7 +393,7 @@ async def test_members_of_another_pid_namespace_are_not_ourselves(tmp_path: Path
     _cgroup.kill_members([str(tmp_path)], patience=0.1)
 
 
-async def test_delete_ends_a_sandbox_whose_state_folder_was_removed(
+async def test_delete_ends_a_sandbox_without_state_folder(
     provider: LocalProvider, state: Path
 ) -> None:
     box = await make(provider, detach=True, lifetime=60)

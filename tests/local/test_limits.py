@@ -79,7 +79,7 @@ async def test_unsupported_limits_are_refused(spec: dict[str, Any]) -> None:  # 
 
 
 @pytest.mark.parametrize("spec", [{"memory_mb": 64}, {"pids": 9}, {"cpus": 1.0}])
-async def test_limit_without_a_control_group_is_refused(
+async def test_limits_need_a_control_group(
     monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(_cgroup, "available", frozenset)

@@ -60,9 +60,7 @@ async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> N
     assert out.splitlines()[0] == "['content', 'content'] 4"
 
 
-async def test_a_dataset_of_a_sandbox_that_outlives_its_owner_is_kept(
-    owner: LocalProvider, folder: Path
-) -> None:
+async def test_a_dataset_of_a_detached_sandbox_is_kept(owner: LocalProvider, folder: Path) -> None:
     with client(PROGRAMS["with_dataset"].format(folder=str(folder), detach=True)) as process:
         *_, sandbox_id = process.communicate(timeout=60)[0].splitlines()
     assert removed() == []

@@ -33,7 +33,7 @@ async def session(provider: LocalProvider) -> AsyncIterator[Session]:
         store.rmdir()
 
 
-async def test_links_in_the_place_of_folders_do_not_lead_out_of_the_sandbox(
+async def test_links_for_folders_do_not_lead_out_of_the_sandbox(
     session: Session, tmp_path: Path
 ) -> None:
     victim = tmp_path / "victim"
@@ -154,9 +154,7 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
 
 
 @needs_mounts("a small file system")
-async def test_the_limit_counts_blocks_and_inodes(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_limit_counts_whole_blocks(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_snapshot_store, "_SHARE", 0.4)  # the sandboxes are on the same disk
     with mounted(state, "size=64m,nr_inodes=10000,mode=0700"):
         provider = LocalProvider()

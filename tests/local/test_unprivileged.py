@@ -77,9 +77,7 @@ async def as_ordinary_user(
         ("snapshots_and_forks", ["kept more file linked"] * 4 + ["[]"]),
     ],
 )
-async def test_any_user_gets_the_same_sandboxes(
-    state: Path, program: str, lines: list[str]
-) -> None:
+async def test_any_user_has_the_same_sandboxes(state: Path, program: str, lines: list[str]) -> None:
     assert (await as_ordinary_user(GIVEN + PROGRAMS[program], state)).splitlines() == lines
 
 
@@ -156,9 +154,7 @@ async def output(program: str, state: Path, user: LeasedUid, *arguments: str) ->
     return (await as_ordinary_user(code, state, user, *arguments)).splitlines()
 
 
-async def test_two_sandboxes_have_different_host_uids_and_neither_is_the_users(
-    user: LeasedUid, state: Path
-) -> None:
+async def test_two_sandboxes_have_different_host_uids(user: LeasedUid, state: Path) -> None:
     lines = await output("two_sandboxes_have_uids_of_their_own", state, user)
     uids, texts, detail, left = lines
     first, second = map(int, uids.split())
@@ -188,9 +184,7 @@ async def test_a_user_with_subordinate_ids_gets_the_same_sandboxes_and_leaves_no
     assert running() == []
 
 
-async def test_a_sandbox_that_exhausts_its_limits_leaves_its_neighbours_theirs(
-    user: LeasedUid, state: Path
-) -> None:
+async def test_exhausted_limits_leave_neighbours_theirs(user: LeasedUid, state: Path) -> None:
     lines = await output("neighbours_keep_their_limits", state, user)
     assert all(int(count) >= 16 for count in lines[::3])
     assert lines[1::3] == lines[2::3] == ["fine"] * len(ATTACKS)
@@ -223,7 +217,7 @@ async def test_sandboxes_see_what_only_the_users_folder_hides(user: LeasedUid, s
 
 
 @pytest.mark.parametrize("how", ["newuidmap_is_missing", "newuidmap_fails"])
-async def test_without_a_way_to_map_ids_sandboxes_run_as_the_user(
+async def test_sandboxes_run_as_the_user_without_ids(
     user: LeasedUid, state: Path, how: str
 ) -> None:
     missing = how == "newuidmap_is_missing"
