@@ -19,7 +19,7 @@ from sandboxkit.types import SandboxSpec
 from tests.docker.boxes import Containers
 from tests.docker.conftest import docker
 from tests.kubernetes.registry import Registry
-from tests.local.test_image import oci_archive, tar_of
+from tests.local.test_image import docker_save, tar_of
 
 FOR_PACKAGES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 OWN = "print(open('/proc/self/status').read().split('CapEff:\\t')[1].split()[0])"
@@ -148,7 +148,7 @@ def test_a_url_that_cannot_be_used_is_refused_with_a_remedy(url: str, remedy: st
 def registry(daemon: None, tmp_path: Path) -> Iterator[tuple[Registry, str]]:
     """A public registry, and the name of its only image."""
     with Registry(tmp_path, public=True) as registry:
-        hello = oci_archive(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})], "1234")
+        hello = docker_save(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})], user="1234")
         image = registry.push(hello, "hello:1")
         yield registry, image
         subprocess.run(["docker", "rmi", "--force", image], capture_output=True)

@@ -41,12 +41,12 @@ class Registry:
         self.stop()
 
     def push(self, archive: Path, name: str) -> str:
-        """Push an OCI archive with skopeo, and return the name of the image."""
+        """Push an archive of `docker save` with skopeo, and return the name of the image."""
         require_program("skopeo", "KUBERNETES")
         login = f"--authfile={self._folder / 'docker' / 'config.json'}"
         copy = ["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", login]
         image = f"{self.host}/{name}"
-        subprocess.run([*copy, f"oci-archive:{archive}", f"docker://{image}"], check=True)
+        subprocess.run([*copy, f"docker-archive:{archive}", f"docker://{image}"], check=True)
         return image
 
     def log_in(self, user: str) -> Path:

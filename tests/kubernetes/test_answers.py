@@ -27,7 +27,7 @@ from tests.kubernetes.answers import answering, status
 from tests.kubernetes.bare import connected, create, manifest, remove
 from tests.kubernetes.cluster import Cluster, kubectl
 from tests.kubernetes.registry import Registry
-from tests.local.test_image import oci_archive, tar_of
+from tests.local.test_image import docker_save, tar_of
 
 pytestmark = pytest.mark.anyio
 
@@ -210,7 +210,7 @@ async def test_a_private_image_is_pulled_with_the_command_of_its_error(
 ) -> None:
     """Also if its node pulled in vain before it knew the secret."""
     with Registry(tmp_path) as registry:
-        archive = oci_archive(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})])
+        archive = docker_save(tmp_path / "image.tar", [tar_of({"hello.txt": b"hello"})])
         container = {"image": registry.push(archive, "team/hello:1")}
         error = await _start_error(cluster, namespace, container)
         assert type(error) is errors.ImageNotFoundError

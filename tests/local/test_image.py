@@ -1,6 +1,5 @@
 """Root folders, image archives and images of a registry as the root of a sandbox."""
 
-import gzip
 import hashlib
 import io
 import json
@@ -10,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from sandboxkit import Dataset, Session, errors
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
-from tests.components import needs_root
+from tests.components import needs_root, require_program
 from tests.kubernetes.registry import Registry
 from tests.local.conftest import launched, make
 
@@ -67,9 +66,19 @@ def layer() -> bytes:
 
 
 def docker_save(
-    path: Path, layers: list[bytes], env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes")
+    path: Path,
+    layers: list[bytes],
+    env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes"),
+    user: str = "",
 ) -> Path:
-    config = {"config": {"Env": [*env]}}
+    """Write an archive as `docker save` does."""
+    ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
+    config = {
+        "os": "linux",
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
+        "config": {"Env": [*env], **({"User": user} if user else {})},
+        "rootfs": {"type": "layers", "diff_ids": ids},
+    }
     names = [f"{number}/layer.tar" for number in range(len(layers))]
     manifest = [{"Config": "config.json", "RepoTags": ["t:1"], "Layers": names}]
     files = {"config.json": json.dumps(config).encode(), **dict(zip(names, layers, strict=True))}
@@ -77,49 +86,9 @@ def docker_save(
     return path
 
 
-def oci_files(layers: list[bytes], user: str = "") -> dict[str, bytes]:
-    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
-
-    def blob(data: bytes, kind: str) -> dict[str, object]:
-        digest = hashlib.sha256(data).hexdigest()
-        files[f"blobs/sha256/{digest}"] = data
-        media = f"application/vnd.oci.image.{kind}"
-        return {"digest": f"sha256:{digest}", "size": len(data), "mediaType": media}
-
-    config = {
-        "os": "linux",
-        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
-        "config": {"Env": ["FROM_IMAGE=yes"], **({"User": user} if user else {})},
-        "rootfs": {
-            "type": "layers",
-            "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers],
-        },
-    }
-    manifest = {
-        "schemaVersion": 2,
-        "config": blob(json.dumps(config).encode(), "config.v1+json"),
-        "layers": [blob(gzip.compress(layer, 1), "layer.v1.tar+gzip") for layer in layers],
-    }
-    entry = blob(json.dumps(manifest).encode(), "manifest.v1+json")
-    files["index.json"] = json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode()
-    return files
-
-
-def oci_archive(path: Path, layers: list[bytes], user: str = "") -> Path:
-    path.write_bytes(tar_of(oci_files(layers, user)))
-    return path
-
-
-def oci_folder(path: Path, layers: list[bytes]) -> Path:
-    for name, data in oci_files(layers).items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(data)
-    return path
-
-
 @pytest.mark.parametrize("profile", ["standard", "strict"])
 def test_a_dataset_is_mounted_in_an_image(tmp_path: Path, layer: bytes, profile: Profile) -> None:
-    image = str(oci_folder(tmp_path / "image", [layer]))
+    image = str(docker_save(tmp_path / "image", [layer]))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "file").write_text("content")
     dataset = Dataset(tmp_path / "data")
@@ -130,15 +99,17 @@ def test_a_dataset_is_mounted_in_an_image(tmp_path: Path, layer: bytes, profile:
         assert result.stdout == "contentcontent1000\n", result.stderr
 
 
-@pytest.mark.parametrize("form", [docker_save, oci_archive, oci_folder])
+@pytest.mark.parametrize("kind", ["docker-archive", "oci-archive", "oci"])
 async def test_archive_is_the_root(
-    provider: LocalProvider,
-    tmp_path: Path,
-    layer: bytes,
-    form: Callable[[Path, list[bytes]], Path],
+    provider: LocalProvider, tmp_path: Path, layer: bytes, kind: str
 ) -> None:
     second = tar_of({"etc/.wh.old": b"", "etc/new": b"new\n", "lib/through-a-link": b"x"})
-    image = str(form(tmp_path / "image", [layer, second]))
+    image = str(docker_save(tmp_path / "docker-archive", [layer, second]))
+    if kind != "docker-archive":
+        require_program("skopeo", "KUBERNETES")
+        copy = ["skopeo", "--insecure-policy", "copy", "--quiet", f"docker-archive:{image}"]
+        image = str(tmp_path / kind)
+        subprocess.run([*copy, f"{kind}:{image}"], check=True)
     box = await make(provider, image=image, disk_mb=64)
     run = await box.sh("echo $FROM_IMAGE; cat /etc/new /etc/kept; ls /usr/lib/through-a-link")
     assert run.stdout == "yes\nnew\nkept\n/usr/lib/through-a-link\n", run.stderr
@@ -243,7 +214,7 @@ def registry(tmp_path: Path, layer: bytes, monkeypatch: pytest.MonkeyPatch) -> I
     folder.mkdir()
     with Registry(folder) as registry:
         monkeypatch.setenv("REGISTRY_AUTH_FILE", str(folder / "docker/config.json"))
-        registry.push(oci_archive(tmp_path / "image.tar", [layer]), "team/snapshots:tool")
+        registry.push(docker_save(tmp_path / "image.tar", [layer]), "team/snapshots:tool")
         yield registry
 
 
