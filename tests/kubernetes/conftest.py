@@ -7,7 +7,7 @@ import pytest
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from tests.docker.boxes import Boxes
 from tests.kubernetes.cluster import STATE, Cluster, view
-from tests.kubernetes.here import bare_namespace, require_cluster, variables
+from tests.kubernetes.here import new_namespace, require_cluster
 
 
 @pytest.fixture(scope="session")
@@ -47,11 +47,9 @@ def user(found_cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def namespace(found_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def namespace() -> Iterator[str]:
     """A namespace of this test's own, which providers without arguments use."""
-    with bare_namespace(found_cluster) as name:
-        for variable, value in variables(found_cluster, name).items():
-            monkeypatch.setenv(variable, value)
+    with new_namespace() as name:
         yield name
 
 

@@ -30,23 +30,19 @@ def require_cluster() -> Cluster:
     return cluster
 
 
-def variables(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """Return the environment variables that make a provider without arguments use the namespace."""
-    return {
-        "KUBECONFIG": str(cluster.kubeconfig),
-        "SANDBOXKIT_KUBERNETES_NAMESPACE": namespace,
-        "SANDBOXKIT_KUBERNETES_IMAGE": IMAGE,
-    }
-
-
 @contextmanager
-def bare_namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace; what is in it afterwards, but for the agent's parts, is removed and is a failure."""
-    name = f"test-{secrets.token_hex(5)}"
+def new_namespace() -> Iterator[str]:
+    """A namespace that providers without arguments use meanwhile; what is in it afterwards, but for the agent's
+    parts, is removed and is a failure."""
+    cluster, name = require_cluster(), f"test-{secrets.token_hex(5)}"
+    variables = {"NAMESPACE": name, "IMAGE": IMAGE}
+    given = {f"SANDBOXKIT_KUBERNETES_{key}": value for key, value in variables.items()}
+    given["KUBECONFIG"] = str(cluster.kubeconfig)
     cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     try:
         wait_until(lambda: _has_account(cluster, name), "the default service account")
-        yield name
+        with mock.patch.dict(os.environ, given):
+            yield name
         cluster.wait_until_ready()
         wait_until(
             lambda: not any("deletionTimestamp" in each for _, each in _things(cluster, name)),
@@ -57,17 +53,6 @@ def bare_namespace(cluster: Cluster) -> Iterator[str]:
         cluster.request("DELETE", f"/api/v1/namespaces/{name}")
     if left:
         pytest.fail("left behind: " + ", ".join(left))
-
-
-@contextmanager
-def new_namespace() -> Iterator[str]:
-    """A namespace that providers without arguments use meanwhile."""
-    cluster = require_cluster()
-    with (
-        bare_namespace(cluster) as name,
-        mock.patch.dict(os.environ, variables(cluster, name)),
-    ):
-        yield name
 
 
 # Any: metadata is JSON.

@@ -52,12 +52,9 @@ class Registry:
     def log_in(self, user: str) -> Path:
         """Store USER:PASSWORD as `docker login` does, and return the folder of docker's configuration."""
         folder = self._folder / "docker"
-        (folder / "config.json").write_text(json.dumps(self.login(user)))
+        auths = {self.host: {"auth": base64.b64encode(user.encode()).decode()}}
+        (folder / "config.json").write_text(json.dumps({"auths": auths}))
         return folder
-
-    def login(self, user: str = "tester:sesame") -> dict[str, Any]:
-        """Return docker's configuration with a user of the registry."""
-        return {"auths": {self.host: {"auth": base64.b64encode(user.encode()).decode()}}}
 
     def start(self, *, deletions: bool = True) -> None:
         """Start the registry with the files that it had."""

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +21,28 @@ from tests.kubernetes.cluster import Cluster, kubectl
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md"
-_RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/{}"
-
-
-class Grants:
-    """The Role in one namespace of the user "user", who has no other rights."""
-
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster, self._namespace = cluster, namespace
-        group = {"apiGroup": "rbac.authorization.k8s.io"}
-        body = {
-            "metadata": {"name": "sandboxes"},
-            "subjects": [{"kind": "User", "name": "user", **group}],
-            "roleRef": {"kind": "Role", "name": "sandboxes", **group},
-        }
-        cluster.request("POST", _RBAC.format(namespace, "rolebindings"), body)
-
-    # Any: a manifest is JSON.
-    def give(self, manifest: dict[str, Any]) -> None:
-        """Instead of what was given before."""
-        path = _RBAC.format(self._namespace, "roles")
-        known = [each["metadata"]["name"] for each in self._cluster.request("GET", path)["items"]]
-        name = manifest["metadata"]["name"]
-        replaces = name in known
-        self._cluster.request(
-            "PUT" if replaces else "POST", f"{path}/{name}" if replaces else path, manifest
-        )
+# Any: a manifest is JSON.
+Give = Callable[[dict[str, Any]], None]
 
 
 @pytest.fixture
-def grants(cluster: Cluster, user: Cluster, room: str) -> Grants:
-    """For the user of `user`."""
+def give(cluster: Cluster, user: Cluster, room: str) -> Give:
+    """Gives the user "user", who has no other rights, a Role instead of what was given before."""
     review: dict[str, Any] = {"spec": {"resourceAttributes": {"verb": "list", "resource": "pods"}}}
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     assert not user.request("POST", path, review)["status"]["allowed"]
-    return Grants(cluster, room)
+    kubectl("create", "rolebinding", "sandboxes", "-n", room, "--role=sandboxes", "--user=user")
+    roles, given = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{room}/roles", set[str]()
+
+    def give(manifest: dict[str, Any]) -> None:
+        name = manifest["metadata"]["name"]
+        if name in given:
+            cluster.request("PUT", f"{roles}/{name}", manifest)
+        else:
+            cluster.request("POST", roles, manifest)
+            given.add(name)
+
+    return give
 
 
 async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str:
@@ -65,8 +53,8 @@ async def until_allowed(provider: KubernetesProvider, *, available: bool) -> str
     return found.detail
 
 
-async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, grants: Grants) -> None:
-    grants.give(role("sandboxes"))
+async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, give: Give) -> None:
+    give(role("sandboxes"))
     provider, other = (boxes.provider(kubeconfig=str(user.kubeconfig)) for _ in range(2))
     await until_allowed(provider, available=True)
     box = await boxes.start(provider, tags={"a": "1"})
@@ -77,7 +65,7 @@ async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, grant
 
 
 async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_them(
-    boxes: Pods, user: Cluster, grants: Grants
+    boxes: Pods, user: Cluster, give: Give
 ) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))
     with pytest.raises(AuthenticationError, match="configmaps"):  # no fault of a program
@@ -92,16 +80,16 @@ async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_the
             assert f"{verb} {right.resource}" in found.detail
     for at, right in enumerate(ALWAYS):
         for verb in right.verbs:
-            grants.give(role("sandboxes"))
+            give(role("sandboxes"))
             await until_allowed(provider, available=True)
             less = role("sandboxes")
             less["rules"][at]["verbs"].remove(verb)
             if not less["rules"][at]["verbs"]:
                 del less["rules"][at]
-            grants.give(less)
+            give(less)
             detail = await until_allowed(provider, available=False)
             assert detail.endswith(f"these credentials may not: {verb} {right.resource}"), detail
-    grants.give({**role("sandboxes"), "rules": []})
+    give({**role("sandboxes"), "rules": []})
     await until_allowed(provider, available=False)
     for line in lines:
         kubectl(*shlex.split(line.replace("USER", "user"))[1:])
@@ -117,8 +105,8 @@ def test_the_command_for_one_right_gives_that_right_only(right: Right, room: str
     assert (rule["resources"], rule["verbs"]) == ([right.resource], [right.verbs[0]])
 
 
-async def test_policies_need_one_more_right(boxes: Pods, user: Cluster, grants: Grants) -> None:
-    grants.give(role("sandboxes"))
+async def test_policies_need_one_more_right(boxes: Pods, user: Cluster, give: Give) -> None:
+    give(role("sandboxes"))
     provider = boxes.provider(kubeconfig=str(user.kubeconfig), no_network="policy")
     with anyio.fail_after(30):
         while "pods" in (detail := (await provider.diagnose()).detail):

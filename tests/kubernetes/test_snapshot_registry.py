@@ -19,7 +19,7 @@ from sandboxkit.providers.kubernetes._pushing import pushed, unpush
 from sandboxkit.providers.kubernetes._registry_login import authorization
 from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
 from tests.kubernetes.answers import answering
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, kubectl
 from tests.kubernetes.here import new_namespace
 from tests.kubernetes.registry import Registry
 from tests.kubernetes.test_snapshots import KEPT
@@ -45,18 +45,14 @@ def registry(
 
 
 @pytest.fixture
-def namespace(registry: Registry, cluster: Cluster) -> Iterator[str]:
+def namespace(registry: Registry) -> Iterator[str]:
     """A namespace with a pull secret "pull"."""
+    login = ["--docker-username=tester", "--docker-password=sesame"]
     with new_namespace() as name:
-        login = base64.b64encode(json.dumps(registry.login()).encode()).decode()
-        secret = {
-            "metadata": {"name": "pull"},
-            "type": "kubernetes.io/dockerconfigjson",
-            "data": {".dockerconfigjson": login},
-        }
-        cluster.request("POST", f"/api/v1/namespaces/{name}/secrets", secret)
+        create = ["create", "secret", "docker-registry", "pull", "-n", name, *login]
+        kubectl(*create, f"--docker-server={registry.host}")
         yield name
-        cluster.request("DELETE", f"/api/v1/namespaces/{name}/secrets/pull")
+        kubectl("delete", "secret", "pull", "-n", name)
 
 
 def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(

@@ -22,9 +22,9 @@ from tests.kubernetes import agent_sandbox
 from tests.kubernetes.agent_sandbox import POOL, Controller, warm_pool
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.here import PROGRAMS, new_namespace, require_cluster
-from tests.kubernetes.test_rights import Grants, grants, until_allowed
+from tests.kubernetes.test_rights import Give, give, until_allowed
 
-__all__ = ["grants"]
+__all__ = ["give"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -167,13 +167,13 @@ async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(boxes: 
 
 
 @pytest.mark.usefixtures("pool")
-async def test_claims_need_their_role_alone(boxes: Pods, user: Cluster, grants: Grants) -> None:
+async def test_claims_need_their_role_alone(boxes: Pods, user: Cluster, give: Give) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))
     found = await provider.diagnose()
     for right in CLAIMING:
         for verb in right.verbs:
             assert f"{verb} {right.resource}" in found.detail
-    grants.give(role("sandboxes", claims=True))
+    give(role("sandboxes", claims=True))
     detail = await until_allowed(provider, available=True)
     assert detail.endswith("claims on the warm pool 'pool'")
     box = await boxes.start(provider)
