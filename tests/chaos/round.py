@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from pathlib import Path
 from sandboxkit import Session
 from tests.chaos.client import FORK_NAME, HEALED, PATIENCE
 from tests.faults import Drop, FaultProxy, Half, Late, Reset, SeededPlan, Stall
+from tests.process_list import Listed, processes
 
 SIGNALS = {
     "kill": signal.SIGKILL,
@@ -312,41 +313,22 @@ def _signal(client: "subprocess.Popen[str]", number: signal.Signals) -> None:
         client.send_signal(number)
 
 
-def children() -> dict[int, list[int]]:
-    """Every process's children; zombies are left out, and reaped where they are ours."""
-    found: dict[int, list[int]] = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with suppress(OSError):
-            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-            state, parent, *_ = stat.rpartition(")")[2].split()
-            if state != "Z":
-                found.setdefault(int(parent), []).append(pid)
-            elif int(parent) == os.getpid():
-                os.waitpid(pid, os.WNOHANG)
-    return found
-
-
-def below(pids: list[int]) -> list[int]:
-    """These processes, and those below them."""
-    of, found = children(), list(pids)
-    for pid in found:
-        found += [each for each in of.get(pid, ()) if each not in found]
-    return found
-
-
-def _descendants(forks: bool = False) -> Iterator[tuple[int, str]]:
-    """Our processes below this one, and their command lines."""
-    for pid in below([os.getpid()])[1:]:
-        with suppress(OSError):
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            if forks or name != FORK_NAME:
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                yield pid, line.decode(errors="replace")[:100] or name
+def _descendants(forks: bool = False) -> list[tuple[int, str]]:
+    """The processes below this one, and their command lines; what has ended is reaped."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    listed, found, pids = processes(), list[Listed](), {os.getpid()}
+    while new := [each for each in listed if each.parent in pids and each.pid not in pids]:
+        found += new
+        pids |= {each.pid for each in new}
+    living = [each for each in found if each.state != "Z" and (forks or each.name != FORK_NAME)]
+    return [(each.pid, each.args[:100] or each.name) for each in living]
 
 
 def _end_descendants() -> None:
     deadline = time.monotonic() + 5
-    while found := list(_descendants(forks=True)):
+    while found := _descendants(forks=True):
         for pid, _ in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

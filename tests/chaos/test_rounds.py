@@ -34,7 +34,7 @@ def test_what_a_client_forgets_is_found() -> None:
     ghost, process = outcome.left
     assert ghost == "a ghost"
     assert process.startswith("live process ")
-    assert process.endswith(" sleep 1000 ")
+    assert process.endswith(" sleep 1000")
     (message,) = failures([outcome])
     assert message.startswith("round 8 (reset): ")
     assert "left behind: a ghost" in message

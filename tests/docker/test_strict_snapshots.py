@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, SandboxStartError, Session
+from sandboxkit import ConfigurationError, Operation, SandboxStartError, Session, Snapshot
 from sandboxkit.providers.docker import DockerProvider, _memory_folders
 from tests.docker.conftest import PROGRAMS, docker
 from tests.docker_here import TEST_IMAGE
@@ -30,13 +30,14 @@ def session(daemon: None) -> Iterator[Session]:
     provider = DockerProvider()
     with Session(provider, profile="strict", image=TEST_IMAGE, tags={"test": "strict"}) as session:
         yield session
+    for snapshot in listed():
+        snapshot.delete().result(PATIENCE)
+    Operation(provider.aclose()).result(PATIENCE)
 
-    async def remove() -> None:
-        async for info in provider.list_snapshots({"test": "strict"}):
-            await provider.delete_snapshot(info.id)
-        await provider.aclose()
 
-    Operation(remove()).result(PATIENCE)
+def listed() -> list[Snapshot]:
+    """The snapshots of these tests; listing removes what killed processes left."""
+    return Snapshot.list({"test": "strict"}, provider="docker").result(PATIENCE)
 
 
 def containers(*filters: str) -> list[str]:
@@ -81,7 +82,7 @@ def test_files_that_do_not_fit_end_the_start_with_what_to_change(session: Sessio
         snapshot = sandbox.snapshot().result(PATIENCE)
     with pytest.raises(SandboxStartError, match="disk_mb"):
         session.sandbox(snapshot=snapshot, disk_mb=16).start().result(PATIENCE)
-    assert Operation(_live(session)).result(PATIENCE) == []
+    assert session.list({"test": "strict"}).result(PATIENCE) == []
 
 
 def test_a_file_that_is_one_huge_hole_fills_no_disk(session: Session) -> None:
@@ -117,21 +118,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next_listing(
 ) -> None:
     name = f"sandboxkit-keeper-{secrets.token_hex(8)}"
     docker("create", "--name", name, "--label", f"{label}=1", TEST_IMAGE)
-    Operation(_listed(session)).result(PATIENCE)
+    listed()
     assert len(keepers()) == 1  # it may be of a process that lives
     monkeypatch.setattr(_memory_folders, "_STALE", 0.5)
     time.sleep(1.6)
-    Operation(_listed(session)).result(PATIENCE)
+    listed()
     assert keepers() == []
-
-
-async def _live(session: Session) -> list[str]:
-    return [info.id async for info in session._provider.list({"test": "strict"})]
-
-
-async def _listed(session: Session) -> None:
-    async for _ in session._provider.list_snapshots({}):
-        pass
 
 
 def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
@@ -146,9 +138,9 @@ def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
             taker.kill()
     monkeypatch.setattr(_memory_folders, "_STALE", 0.0)
     time.sleep(1.1)  # the daemon tells the time of a creation in seconds
-    Operation(_listed(session)).result(PATIENCE)
+    listed()
     assert keepers() == []
     assert len(paused) == 1
-    for sandbox_id in Operation(_live(session)).result(PATIENCE):
-        Operation(session._provider.delete(sandbox_id)).result(PATIENCE)
+    for info in session.list({"test": "strict"}).result(PATIENCE):
+        Operation(session._provider.delete(info.id)).result(PATIENCE)
     assert containers("label=test=strict") == []
