@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError, ImageNotFoundError, SandboxError
 from sandboxkit.providers.docker import DockerProvider, PullProgress
 from sandboxkit.providers.docker._container import device_requests
-from sandboxkit.providers.docker._endpoint import DEFAULT_URL, Endpoint
+from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.types import SandboxSpec
 from tests.docker.boxes import Containers
 from tests.docker.conftest import docker
@@ -25,34 +26,16 @@ FOR_PACKAGES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID")
 OWN = "print(open('/proc/self/status').read().split('CapEff:\\t')[1].split()[0])"
 CHANGE = "import os; open('/tmp/f', 'w'); os.chown('/tmp/f', 65534, 65534); print('changed')"
 TRACE = "import ctypes; print(ctypes.CDLL(None).ptrace(16, 1, 0, 0))"
-STRICT = {"profile": "strict"}
+# Any: options of every type.
+CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("check.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("disk_mb", {"disk_mb": 100}),
-        ("disk_mb", {"disk_mb": 1, **STRICT}),
-        ("memory_mb", {"memory_mb": 8}),
-        ("pids", {"pids": 4}),
-        ("cpus", {"cpus": 0.001}),
-        ("user", {"user": "root", **STRICT}),
-        ("user", {"user": "0", **STRICT}),
-        ("user", {"user": "0:0", **STRICT}),
-        ("workdir", {"workdir": "/", **STRICT}),
-        ("tags", {"tags": {"sandboxkit": "1"}}),
-        ("gpu", {"gpu": "many"}),
-        ("gpu", {"gpu": "0"}),
-    ],
-)
-def test_a_spec_that_docker_cannot_honour_is_refused_by_field(
-    field: str,
-    options: dict[str, Any],  # one type per field
-) -> None:
+@pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: str(case["options"]))
+def test_a_spec_that_docker_cannot_honour_is_refused_by_field(case: dict[str, Any]) -> None:
     # A daemon that does not exist shows that none is asked.
     provider = DockerProvider(base_url="unix:///nonexistent.sock")
-    with pytest.raises(ConfigurationError, match=f"cannot honour {field}="):
-        provider.check(SandboxSpec(**options))
+    with pytest.raises(ConfigurationError, match=f"cannot honour {case['named']}="):
+        provider.check(SandboxSpec(**case["options"]))
 
 
 @pytest.mark.parametrize(
@@ -83,65 +66,45 @@ def test_capabilities_that_break_isolation_are_refused(name: str) -> None:
         DockerProvider(capabilities=[name])
 
 
-@pytest.mark.parametrize(
-    ("argument", "environment", "current", "expected"),
-    [
-        (None, {}, "", DEFAULT_URL),
-        (None, {"DOCKER_HOST": "tcp://127.0.0.1:2999"}, "", "tcp://127.0.0.1:2999"),
-        ("unix:///tmp/x", {"DOCKER_HOST": "tcp://127.0.0.1:2999"}, "", "unix:///tmp/x"),
-        (None, {}, "far", "unix:///tmp/far.sock"),
-        (None, {"DOCKER_CONTEXT": "far"}, "", "unix:///tmp/far.sock"),
-        (None, {"DOCKER_CONTEXT": "far", "DOCKER_HOST": "unix:///tmp/x"}, "", "unix:///tmp/x"),
-        (None, {"DOCKER_CONTEXT": "nowhere"}, "", None),
-    ],
-    ids=["default", "DOCKER_HOST", "argument", "current", "DOCKER_CONTEXT", "both", "unknown"],
-)
+@pytest.mark.parametrize("name", CASES["daemons"])
 def test_the_daemon_is_looked_for_where_docker_looks(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    argument: str | None,
-    environment: dict[str, str],
-    current: str,
-    expected: str | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"DOCKER_CONFIG": str(tmp_path), **environment}.items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "config.json").write_text(
-        json.dumps({"currentContext": current} if current else {})
-    )
+    case = CASES["daemons"][name]
+    for variable in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in {"DOCKER_CONFIG": str(tmp_path), **case.get("environment", {})}.items():
+        monkeypatch.setenv(variable, value)
+    current = {"currentContext": case["current"]} if "current" in case else {}
+    (tmp_path / "config.json").write_text(json.dumps(current))
     folder = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest()
     folder.mkdir(parents=True)
     endpoints = {"docker": {"Host": "unix:///tmp/far.sock"}}
     meta = {"Name": "far", "Metadata": {}, "Endpoints": endpoints}
     (folder / "meta.json").write_text(json.dumps(meta))
-    if expected is None:
+    argument, url = case.get("argument"), case.get("url")
+    if url is None:
         with pytest.raises(ConfigurationError, match=r"nowhere.*docker context ls"):
             Endpoint.resolve(argument)
         return
     found = Endpoint.resolve(argument)
-    assert found.url == expected
-    path = expected.removeprefix("unix://") if expected.startswith("unix://") else None
-    assert found.socket_path == path
-    if path is None:
-        assert (found.host, found.port) == ("127.0.0.1", 2999)
+    assert found.url == url
+    if url.startswith("unix://"):
+        assert found.socket_path == url.removeprefix("unix://")
+    else:
+        assert (found.socket_path, found.host, found.port) == (None, "127.0.0.1", 2999)
 
 
-@pytest.mark.parametrize(
-    ("url", "remedy"),
-    [
-        ("ssh://me@there", "ssh -nNT -L"),
-        ("npipe:////./pipe/docker_engine", "use unix://"),
-        ("tcp://:2375", "use unix://"),
-        ("tcp://host:notaport", "use unix://"),
-        ("/var/run/docker.sock", "use unix://"),
-        ("unix://", "use unix://"),
-    ],
-)
+@pytest.mark.parametrize(("url", "remedy"), CASES["addresses"].items())
 def test_a_url_that_cannot_be_used_is_refused_with_a_remedy(url: str, remedy: str) -> None:
     with pytest.raises(ConfigurationError, match=remedy):
         Endpoint.parse(url)
+
+
+def test_tls_settings_make_a_verifying_context() -> None:
+    context = Endpoint.parse("https://docker.example:2376").ssl_context()
+    assert context is not None
+    assert context.check_hostname
 
 
 @pytest.fixture

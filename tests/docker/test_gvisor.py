@@ -113,7 +113,7 @@ async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(
     assert uid != "0"
 
 
-def test_what_gvisor_cannot_do_is_refused_before_anything_is_made() -> None:
+def test_what_gvisor_cannot_do_is_refused() -> None:
     with Session("docker", isolation="gvisor") as session:
         for option, value, more in (
             ("user", "root", {}),

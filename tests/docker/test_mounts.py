@@ -101,7 +101,7 @@ def test_names_links_and_modes_arrive_whole(folder: Path, tag: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["all", "content", "pointer"])
-def test_a_volume_is_filled_once_and_again_after_it_was_removed(
+def test_a_volume_is_filled_once_and_after_removal(
     session: Session, dataset: Dataset, folder: Path, what: str
 ) -> None:
     content = (folder / "file").read_text()
@@ -117,7 +117,7 @@ def test_a_volume_is_filled_once_and_again_after_it_was_removed(
     assert volumes(dataset) == []
 
 
-def test_what_a_killed_client_has_filled_is_not_mounted_and_goes(
+def test_partial_copies_are_not_mounted_and_go(
     dataset: Dataset, folder: Path, tag: str, names: str
 ) -> None:
     argv = [sys.executable, "-c", PROGRAMS["killed_in_a_fill"], str(folder), names]

@@ -242,7 +242,7 @@ def test_all_callers_of_a_silent_daemon_fail_together(tag: str) -> None:
         assert session.list({"test": tag}).result(30) == []
 
 
-async def test_a_stream_that_falls_silent_leaves_the_outcome_unknown(
+async def test_a_silent_streams_outcome_is_unknown(
     boxes: Containers, bridge: FaultProxy, tag: str
 ) -> None:
     provider = boxes.provider(base_url=bridge.url, timeout=4.0)
@@ -339,7 +339,7 @@ def test_the_documents_say_how_long_the_grace_is() -> None:
     assert f"within {docker_provider._GRACE:g} s;" in (root / page).read_text()
 
 
-async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept_or_a_call_follows(
+async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept(
     bridge: FaultProxy,
 ) -> None:
     provider = DockerProvider(base_url=bridge.url)

@@ -113,7 +113,7 @@ def test_an_image_without_programs_can_be_kept_and_started_again(session: Sessio
     assert keepers() == []
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_listing(
+def test_the_next_listing_removes_remains(
     session: Session, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"sandboxkit-keeper-{secrets.token_hex(8)}"
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_listing(
     assert keepers() == []
 
 
-def test_a_sandbox_whose_taker_was_killed_can_be_deleted(
+def test_a_sandbox_without_taker_can_be_deleted(
     session: Session, label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv = [sys.executable, "-c", PROGRAMS["takes_snapshots"], label]

@@ -205,7 +205,7 @@ async def test_a_pod_that_does_not_start_is_the_error_of_its_cause(
     assert ("did not start within 0.5 s" in str(error)) == bool(late)
 
 
-async def test_a_private_image_is_pulled_with_the_command_of_its_error(
+async def test_the_command_of_an_error_pulls_its_image(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     """Also if its node pulled in vain before it knew the secret."""

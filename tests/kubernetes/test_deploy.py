@@ -86,7 +86,7 @@ def test_the_api_server_takes_the_base(cluster: Cluster, overlay: Path, room: st
     assert quotas["items"] == []
 
 
-async def test_sandboxes_work_in_a_namespace_with_the_base(
+async def test_sandboxes_work_beside_the_base(
     boxes: Pods, cluster: Cluster, overlay: Path, room: str
 ) -> None:
     applied(overlay)

@@ -224,7 +224,7 @@ _FAILURE = b'\x03{"status":"Failure","reason":"%s"}'
         ),
     ],
 )
-async def test_only_the_servers_word_is_the_end_of_a_program(
+async def test_only_the_server_ends_a_program(
     tmp_path: Path, last: bytes | None, end: type[Exception]
 ) -> None:
     async def says(request: web.Request) -> web.StreamResponse:

@@ -64,7 +64,7 @@ async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, give:
     assert await Box(other, box.id).run("echo", "up") == (0, "up\n", "")
 
 
-async def test_doctor_names_each_right_that_is_missing_and_its_commands_give_them(
+async def test_doctors_commands_give_each_right_that_is_missing(
     boxes: Pods, user: Cluster, give: Give
 ) -> None:
     provider = boxes.provider(kubeconfig=str(user.kubeconfig))

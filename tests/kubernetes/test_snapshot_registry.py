@@ -55,7 +55,7 @@ def namespace(registry: Registry) -> Iterator[str]:
         kubectl("delete", "secret", "pull", "-n", name)
 
 
-def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(
+def test_nodes_pull_snapshots_until_they_are_deleted(
     namespace: str, registry: Registry, tmp_path: Path
 ) -> None:
     state = tmp_path / "state" / "kubernetes-snapshots"
@@ -90,7 +90,7 @@ def test_nodes_pull_a_snapshot_once_and_deleting_it_removes_the_image(
     assert os.listdir(state) == []
 
 
-def test_a_pod_without_root_gets_a_snapshot_from_the_registry(
+def test_pods_without_root_get_pulled_snapshots(
     namespace: str, registry: Registry, tmp_path: Path
 ) -> None:
     provider = KubernetesProvider(security="restricted", image_pull_secrets=["pull"])
@@ -180,7 +180,7 @@ async def login(challenge: str) -> str:
 
 
 @pytest.mark.anyio
-async def test_a_token_service_is_asked_and_its_failures_are_its_own(
+async def test_token_services_fail_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

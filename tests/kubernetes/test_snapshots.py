@@ -75,7 +75,7 @@ def test_all_files_of_image_and_users_are_as_they_were(namespace: str, state: Pa
     assert os.listdir(state) == []
 
 
-def test_what_cannot_be_kept_or_started_is_refused(
+def test_unusable_snapshots_are_refused(
     namespace: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Session("kubernetes") as session, session.sandbox() as base:

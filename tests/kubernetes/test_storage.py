@@ -131,7 +131,7 @@ def test_names_links_modes_and_times_arrive_whole(folder: Path) -> None:
     assert_it_arrives_whole("kubernetes", odd_dataset(folder))
 
 
-def test_what_a_killed_client_has_filled_is_not_mounted(
+def test_partial_copies_are_not_mounted(
     folder: Path, store: Path, found_cluster: Cluster, room: str
 ) -> None:
     (folder / "second").write_bytes(b"x" * 4_000_000)
@@ -197,9 +197,7 @@ def test_only_unused_datasets_are_removed(session: Session, folder: Path, store:
     assert stored(store) == []
 
 
-def test_a_dataset_that_nobody_has_is_an_error_that_leaves_nothing(
-    store: Path, found_cluster: Cluster, room: str
-) -> None:
+def test_unknown_datasets_leave_nothing(store: Path, found_cluster: Cluster, room: str) -> None:
     unknown = "sha256:" + secrets.token_hex(32)
     with (
         Session("kubernetes", mounts={"/data": unknown}) as session,

@@ -181,7 +181,7 @@ async def test_claims_need_their_role_alone(boxes: Pods, user: Cluster, give: Gi
     assert [each.id async for each in provider.list({})] == [box.id]
 
 
-def test_40_claims_of_4_processes_get_40_different_pods(
+def test_40_claims_get_40_different_pods(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No node runs these pods, into which no agent can be brought. Everything else is real."""

@@ -195,7 +195,7 @@ _TOO_OLD = "too old resource version: 11 (50)"
     ],
     ids=["an event", "an answer"],
 )
-async def test_a_version_that_is_too_old_makes_it_list_again(
+async def test_too_old_a_version_makes_it_list_again(
     tmp_path: Path, refused: list[Step] | web.Response
 ) -> None:
     def lists(limit: str) -> web.Response:
@@ -242,7 +242,7 @@ async def test_the_end_of_a_pod_during_a_listing_is_reported(tmp_path: Path) -> 
     [[STAY], [b"{half\n"], [b"[]\n"], [b'{"type":"ADDED","object":{}}\n'], [b"\n"]],
     ids=["silence", "half", "a list", "nothing", "a line"],
 )
-async def test_a_connection_that_tells_nothing_is_left(
+async def test_useless_connections_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: list[Step]
 ) -> None:
     monkeypatch.setattr(_api, "_WATCH_SILENCE", 0.3)

@@ -32,7 +32,7 @@ def gvisors(owner: int) -> set[str]:
 
 
 @needs_gvisor
-async def test_what_gvisor_cannot_do_is_refused_before_anything_is_made(
+async def test_what_gvisor_cannot_do_is_refused(
     monkeypatch: pytest.MonkeyPatch, state: Path
 ) -> None:
     session = Session("local", isolation="gvisor", profile="strict")

@@ -138,7 +138,7 @@ async def test_sandboxes_of_one_archive_have_different_host_uids_and_own_its_fil
         assert run.stdout.count(" 1000 1000 ") == 2, run.stderr
 
 
-async def test_a_sandbox_of_an_archive_that_is_reset_has_no_time_wait(
+async def test_reset_sandboxes_of_archives_have_no_time_wait(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     image = str(docker_save(tmp_path / "image.tar", [layer]))
@@ -167,7 +167,7 @@ async def test_root_folder_of_others(provider: LocalProvider, tmp_path: Path, la
 
 
 @pytest.mark.parametrize("name", ["../escaped", "etc/../../escaped", "a/b/../../../escaped"])
-async def test_names_outside_the_target_are_refused(
+async def test_names_outside_are_refused(
     provider: LocalProvider, tmp_path: Path, layer: bytes, name: str
 ) -> None:
     image = docker_save(tmp_path / "image.tar", [layer, tar_of({name: b"x"})])
@@ -195,7 +195,7 @@ async def test_links_stay_in_an_image(
         await provider.create(SandboxSpec(image=str(image)))
 
 
-async def test_a_partial_extraction_of_a_killed_process_is_removed(
+async def test_partial_extractions_are_removed(
     provider: LocalProvider, layer: bytes, tmp_path: Path
 ) -> None:
     me = OwnerProcess.me()

@@ -132,7 +132,7 @@ async def test_an_image_that_has_changed_or_is_gone_is_an_error_with_a_remedy(
     assert [info.id async for info in provider.list({})] == []
 
 
-async def test_strict_sandboxes_with_an_image_are_refused_before_anything_is_made(
+async def test_strict_sandboxes_with_an_image_have_no_snapshots(
     provider: LocalProvider, image: str
 ) -> None:
     async with Session(provider, image=image, profile="strict") as session:
@@ -167,7 +167,7 @@ async def test_a_recipe_begins_with_an_image_and_goes_first_where_there_is_no_ro
         await session.sandbox(snapshot=more).start()
 
 
-async def test_an_ordinary_user_has_snapshots_with_images_too(
+async def test_ordinary_users_have_image_snapshots(
     image: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state.mkdir()
@@ -242,7 +242,7 @@ def _make_socket(folder: str, name: str, uid: int) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-async def test_an_images_file_that_a_socket_replaced_does_not_come_back(
+async def test_a_socket_replaces_an_images_file(
     provider: LocalProvider, session: Session, image: str
 ) -> None:
     async with session.sandbox(image=image) as base:
@@ -302,7 +302,7 @@ async def test_a_snapshot_lies_on_the_image_with_which_its_sandbox_started(
             await sandbox.snapshot()
 
 
-async def test_a_record_without_the_image_and_a_changed_folder_are_refused(
+async def test_old_records_and_changed_folders_are_refused(
     provider: LocalProvider, session: Session, folder: str
 ) -> None:
     async with session.sandbox(image=folder) as sandbox:

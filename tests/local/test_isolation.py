@@ -115,7 +115,7 @@ def etc_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @needs_root("only root can put files into /etc")
 @pytest.mark.parametrize("profile", ["standard", "strict"])
-async def test_etc_has_the_files_of_packages_without_secrets(
+async def test_etc_has_the_files_of_packages_alone(
     provider: LocalProvider, etc_folder: Path, profile: str
 ) -> None:
     box = await make(provider, profile=profile)

@@ -65,7 +65,7 @@ async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) 
             await provider.read_file(sandbox_id, "/etc/passwd", max_bytes=10)
 
 
-async def test_cancelled_create_leaves_nothing(
+async def test_cancelled_starts_leave_nothing(
     provider: LocalProvider, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names: list[str] = []
@@ -244,7 +244,7 @@ async def test_a_create_removes_dead_clients_remains(provider: LocalProvider, st
     await until_gone([*folders, *groups])
 
 
-async def test_a_client_killed_while_it_removes_a_folder_leaves_nothing_after_a_sweep(
+async def test_a_sweep_removes_the_folder_of_a_killed_removal(
     provider: LocalProvider, state: Path
 ) -> None:
     other = client(PROGRAMS["killed_while_it_removes"])
@@ -294,7 +294,7 @@ ELSEWHERE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 @needs_namespace
-async def test_another_pid_namespaces_sandbox_is_found_not_swept_and_gone_after_delete(
+async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
     provider: LocalProvider, state: Path
 ) -> None:
     other = client(PROGRAMS["owner_elsewhere"], prefix=ELSEWHERE)

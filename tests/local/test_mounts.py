@@ -189,7 +189,7 @@ async def test_a_volume_that_is_made_again_is_not_the_removed_one(owner: LocalPr
     await other.aclose()
 
 
-async def test_what_a_killed_removal_left_goes_with_the_next_one(
+async def test_the_next_removal_ends_a_killed_one(
     owner: LocalProvider, state: Path, tmp_path: Path
 ) -> None:
     kept = tmp_path / "kept"

@@ -181,7 +181,7 @@ async def test_the_limit_counts_whole_blocks(state: Path, monkeypatch: pytest.Mo
         await provider.aclose()
 
 
-async def test_a_provider_by_name_follows_a_change_of_the_state_folder(
+async def test_providers_by_name_follow_the_state_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "one"))
