@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -31,29 +32,11 @@ pytestmark = pytest.mark.anyio
 WITHIN = 10.0
 BUSY = 18.0
 """Seconds, beside other tests, in which silence is known: sooner than on a stream that may fall silent by itself."""
-REQUESTS = {
-    "create": "POST .*/containers/create",
-    "attach": "POST .*/attach",
-    "start": "POST .*/start",
-    "inspect": "GET .*/containers/[^/]*/json",
-    "list": r"GET .*/containers/json",
-    "delete": "(DELETE .*/containers/|POST .*/wait)",
-    "image": "GET .*/images/",
-    "info": "GET .*/info",
-    "version": "GET .*/version",
-    "volume": "GET .*/volumes/",
-}
-BODIES = {
-    "no message": b"{}",
-    "message of another type": b'{"message": 3}',
-    "a list": b"[]",
-    "a number": b"7",
-    "null": b"null",
-    "nothing": b"",
-    "a page": b"<html>no gateway</html>",
-    "a half": b'{"message": "unf',
-    "no text": b"\xff\xfe\x00",
-}
+_DATA: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("silence.toml").read_text()
+)
+REQUESTS = _DATA["requests"]
+BODIES = {name: text.encode("latin-1") for name, text in _DATA["bodies"].items()}
 
 
 async def lives(provider: DockerProvider, tag: str) -> None:

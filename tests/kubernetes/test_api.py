@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -168,25 +169,17 @@ async def test_keys_in_a_kubeconfig_are_nowhere_else_afterwards(
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
-@pytest.mark.parametrize(
-    ("user", "header"),
-    [
-        ({}, None),
-        ({"token": "t"}, "Bearer t"),
-        ({"tokenFile": "token"}, "Bearer stored"),
-        ({"token": "t", "tokenFile": "token"}, "Bearer t"),
-        ({"username": "me", "password": "p"}, "Basic bWU6cA=="),
-        ({"auth-provider": {"name": "oidc", "config": {"id-token": "i"}}}, "Bearer i"),
-        ({"auth-provider": {"name": "gcp", "config": {"access-token": "a"}}}, "Bearer a"),
-    ],
-)
-async def test_credentials_become_a_header(
-    tmp_path: Path, user: dict[str, Any], header: str | None
-) -> None:
+_USERS = tomllib.loads(Path(__file__).with_name("users.toml").read_text())["users"]
+
+
+@pytest.mark.parametrize("case", _USERS, ids=lambda case: str(case["user"]))
+async def test_credentials_become_a_header(tmp_path: Path, case: dict[str, Any]) -> None:
     (tmp_path / "token").write_text("stored\n")
-    access = await read_access(str(kubeconfig(tmp_path, "http://127.0.0.1:1/", **user)), None)
+    access = await read_access(
+        str(kubeconfig(tmp_path, "http://127.0.0.1:1/", **case["user"])), None
+    )
     assert (access.server, access.namespace) == ("http://127.0.0.1:1", "here")
-    assert access.headers().get("Authorization") == header
+    assert access.headers().get("Authorization") == case.get("header")
 
 
 async def test_of_several_kubeconfigs_the_first_one_counts(tmp_path: Path) -> None:

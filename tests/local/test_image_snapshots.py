@@ -17,8 +17,8 @@ from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, errors
 from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, launched, mounted
+from tests.local.test_host_uid import as_ordinary_user
 from tests.local.test_image import docker_save, layer, tar_of  # noqa: F401  # the fixture
-from tests.local.test_unprivileged import as_ordinary_user
 
 pytestmark = [
     pytest.mark.anyio,

@@ -158,6 +158,12 @@ async def test_aclose_ends_attached_sandboxes(provider: LocalProvider, state: Pa
     await provider.delete(kept)
 
 
+def test_a_pid_that_was_used_again_is_not_alive() -> None:
+    started = _state.start_time(os.getpid())
+    assert started is not None
+    assert _state.pinned(os.getpid(), started + 1) is None
+
+
 async def test_an_image_or_workdir_that_cannot_be_used_leaves_nothing_and_says_why(
     provider: LocalProvider, state: Path, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_root
 from tests.local.conftest import PROGRAMS, client, ended, said
-from tests.local.test_unprivileged import as_ordinary_user
+from tests.local.test_host_uid import as_ordinary_user
 from tests.local_here import require_local
 
 pytestmark = pytest.mark.anyio

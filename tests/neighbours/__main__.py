@@ -4,8 +4,7 @@ import argparse
 import asyncio
 import sys
 
-from tests.neighbours.attack import ATTACKS
-from tests.neighbours.gradings import PLACES
+from tests.neighbours.gradings import ATTACKS, PLACES
 from tests.neighbours.runs import mixed, run, summary
 
 

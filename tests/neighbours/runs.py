@@ -8,8 +8,17 @@ from dataclasses import dataclass
 
 from sandboxkit import Process, Sandbox, SandboxError
 from sandboxkit.integrations.rewards import Outcome
-from tests.neighbours.attack import CHEATS, Attack, attacker, cheating, honest, hostile
-from tests.neighbours.gradings import Graded, Neighbourhood, grade
+from tests.neighbours.gradings import (
+    CHEATS,
+    Attack,
+    Graded,
+    Neighbourhood,
+    attacker,
+    cheating,
+    grade,
+    honest,
+    hostile,
+)
 
 _PATIENCE = 40.0
 _TOGETHER = 13

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from tests.docker_here import require_docker
-from tests.neighbours.attack import ATTACKS
-from tests.neighbours.gradings import PLACES, Neighbourhood
+from tests.neighbours.gradings import ATTACKS, PLACES, Neighbourhood
 from tests.neighbours.runs import mixed, neighbours, run, summary
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]

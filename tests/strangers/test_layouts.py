@@ -18,7 +18,7 @@ from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._removal import remove_tree
 from tests.local.conftest import make, provider, state
 from tests.local.test_image import docker_save, layer
-from tests.local.test_unprivileged import as_ordinary_user
+from tests.local.test_host_uid import as_ordinary_user
 from tests.strangers.honest_layouts import HONEST_SHAPES, NEW_SAVE
 from tests.strangers.hostile_layouts import HOSTILE, LAYERS, bomb
 from tests.strangers.layouts import CANARY, Layout, digest, member, tar, write

@@ -10,7 +10,7 @@ from sandboxkit import SandboxError, Session, Volume
 from tests.components import needs_local_gvisor, needs_root
 from tests.local.conftest import state  # noqa: F401  # a fixture
 from tests.local.test_image import docker_save, layer  # noqa: F401  # a fixture
-from tests.local.test_unprivileged import as_ordinary_user
+from tests.local.test_host_uid import as_ordinary_user
 from tests.strangers.local_images import CONFINED, GVISOR, HONEST, HOSTILE, Host, StrangersImage
 
 pytestmark = pytest.mark.anyio
