@@ -1,8 +1,8 @@
 """A real Docker daemon and the test image, or no test at all."""
 
+import functools
 import secrets
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import AsyncIterator, Iterator
@@ -16,6 +16,7 @@ from sandboxkit.types import SandboxInfo
 from tests.docker.boxes import Box, Boxes
 from tests.docker_here import require_docker
 from tests.faults import FaultProxy
+from tests.local.conftest import client as local_client
 
 PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 SOCKET = "/var/run/docker.sock"
@@ -88,12 +89,5 @@ async def box(boxes: Boxes[DockerProvider]) -> Box:
     return await boxes.start()
 
 
-def client(code: str, *arguments: str) -> "subprocess.Popen[str]":
-    """Another process that runs `code` with a `provider`; it inherits our environment."""
-    body = "".join(f"    {line}\n" for line in code.strip().splitlines())
-    return subprocess.Popen(
-        [sys.executable, "-c", f"{PROGRAMS['client']}{body}anyio.run(main)\n", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+client = functools.partial(local_client, given=PROGRAMS["client"])
+"""Another process that runs code with a `provider`."""

@@ -13,7 +13,7 @@ Where scripts/kube.sh runs the real controller, that one does the work, and Real
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,18 +45,10 @@ def path(namespace: str, kind: str, name: str = "", sub: str = "") -> str:
 
 
 @contextmanager
-def warm_pool(
-    cluster: Cluster,
-    namespace: str,
-    *,
-    replicas: int,
-    light: bool = False,
-    labels: Mapping[str, str] | None = None,
-) -> "Iterator[Controller]":
+def warm_pool(cluster: Cluster, namespace: str, *, replicas: int) -> "Iterator[Controller]":
     """A warm pool named POOL that is full, and the controller that keeps it so.
 
-    The pods of a light pool run on no node; the controller reports them as ready. Without the kinds in the
-    API server the test is skipped, or fails where CI requires Kubernetes.
+    Without the kinds in the API server the test is skipped, or fails where CI requires Kubernetes.
     """
     try:
         cluster.request("GET", f"/apis/{EXTENSIONS}/v1beta1")
@@ -65,14 +57,12 @@ def warm_pool(
             raise
         lack(reason("agent-sandbox in the cluster", "scripts/kube.sh down, then up"), "KUBERNETES")
     spec: Json = json.loads(Path(__file__).with_name("agent_sandbox.json").read_text())
-    spec |= {"schedulerName": "nobody"} if light else {}
-    labels = {"sandboxkit.dev/network": "none"} if labels is None else labels
-    template = {"metadata": {"labels": dict(labels)}, "spec": spec}
+    template = {"metadata": {"labels": {"sandboxkit.dev/network": "none"}}, "spec": spec}
     _make(cluster, namespace, "SandboxTemplate", {"podTemplate": template})
     pool = {"replicas": replicas, "sandboxTemplateRef": {"name": POOL}}
     _make(cluster, namespace, "SandboxWarmPool", pool)
     kind = RealController if (STATE / "pid" / "sandboxes").exists() else Controller
-    controller = kind(cluster, namespace, light=light)
+    controller = kind(cluster, namespace)
     controller.start()
     try:
         controller.wait_until(lambda: controller.ready >= replicas, "a full warm pool")
@@ -94,9 +84,9 @@ def _make(cluster: Cluster, namespace: str, kind: str, spec: Json) -> None:
 class Controller(threading.Thread):
     """The controllers of one namespace; a round looks at everything there."""
 
-    def __init__(self, cluster: Cluster, namespace: str, *, light: bool) -> None:
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
         super().__init__(daemon=True)
-        self._cluster, self._namespace, self._light = cluster, namespace, light
+        self._cluster, self._namespace = cluster, namespace
         self._over = threading.Event()
         self._paused = False
         self._failure: Exception | None = None
@@ -209,7 +199,7 @@ class Controller(threading.Thread):
         if phase in ("Failed", "Succeeded"):
             reason = f"Pod{phase}"
             conditions = [_condition("Ready", False, reason), _condition("Finished", True, reason)]
-        elif self._light or (phase == "Running" and ready and pod["status"].get("podIPs")):
+        elif phase == "Running" and ready and pod["status"].get("podIPs"):
             conditions = [_condition("Ready", True, "DependenciesReady")]
         else:
             conditions = [_condition("Ready", False, "DependenciesNotReady")]
@@ -257,7 +247,7 @@ class Controller(threading.Thread):
 
 
 class RealController(Controller):
-    """Watches the real controller in one namespace. It only reports the pods of a light pool as ready."""
+    """Watches the real controller in one namespace."""
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -267,12 +257,6 @@ class RealController(Controller):
     def _round(self) -> None:
         pool = self._list("SandboxWarmPool").get(POOL) or {}
         self.ready = (pool.get("status") or {}).get("readyReplicas", 0)
-        for name, pod in self._list("Pod").items() if self._light else ():
-            if pod["status"].get("phase") != "Running":
-                ready = {"type": "Ready", "status": "True"}
-                address = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}
-                status = {"phase": "Running", "conditions": [ready], **address}
-                self._write("PATCH", self._pods(name) + "/status", {"status": status})
 
 
 def _labels(thing: Json) -> Json:

@@ -1,10 +1,7 @@
 """Sandboxes that are claims on a warm pool of agent-sandbox, with a small controller of the tests."""
 
 import os
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from subprocess import PIPE, Popen
 from unittest import mock
 
 import anyio
@@ -21,7 +18,7 @@ from tests.docker.boxes import Box, Pods
 from tests.kubernetes import agent_sandbox
 from tests.kubernetes.agent_sandbox import POOL, Controller, warm_pool
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.here import PROGRAMS, new_namespace, require_cluster
+from tests.kubernetes.here import new_namespace, require_cluster
 from tests.kubernetes.test_rights import Give, give, until_allowed
 
 __all__ = ["give"]
@@ -179,26 +176,3 @@ async def test_claims_need_their_role_alone(boxes: Pods, user: Cluster, give: Gi
     box = await boxes.start(provider)
     assert (await box.run("true"))[0] == 0
     assert [each.id async for each in provider.list({})] == [box.id]
-
-
-def test_40_claims_get_40_different_pods(
-    cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No node runs these pods, into which no agent can be brought. Everything else is real."""
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_NAMESPACE", namespace)  # not that of `claimed`
-    monkeypatch.setenv("SANDBOXKIT_KUBERNETES_CLAIMS", POOL)
-    command = [sys.executable, "-W", "error", "-c", PROGRAMS["warm_pool"]["claimer"], "10"]
-    with warm_pool(cluster, namespace, replicas=8, light=True) as controller:
-        running = [Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(4)]
-        pods: list[str] = []
-        for each in running:
-            assert each.stdout is not None
-            pods += each.stdout.readline().split()
-        assert len(pods) == len(set(pods)) == len(names(cluster, namespace, "SandboxClaim")) == 40
-        given = dict(controller.given)
-        assert set(given.values()) <= set(pods)
-        assert max(Counter(given.values()).values()) == 1
-        for each in running:
-            each.communicate("end\n")
-        assert [each.returncode for each in running] == [0] * 4
-        assert names(cluster, namespace, "SandboxClaim") == []

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -104,13 +104,13 @@ def mounted(state: Path, options: str, kind: str = "tmpfs") -> Iterator[None]:
         state.rmdir()
 
 
-def client(code: str, *arguments: str, prefix: list[str] | None = None) -> "subprocess.Popen[str]":
-    """Another process that runs `code` with a provider."""
-    program = PROGRAMS["client"] + "".join(
-        f"    {line}\n" for line in code.strip("\n").splitlines()
-    )
+def client(
+    code: str, *arguments: str, prefix: Sequence[str] = (), given: str = PROGRAMS["client"]
+) -> "subprocess.Popen[str]":
+    """Another process that runs `code` with the `provider` that it is `given`."""
+    program = given + "".join(f"    {line}\n" for line in code.strip("\n").splitlines())
     return subprocess.Popen(
-        [*(prefix or []), sys.executable, "-c", program + "anyio.run(main)\n", *arguments],
+        [*prefix, sys.executable, "-c", program + "anyio.run(main)\n", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -163,24 +163,3 @@ async def test_a_busy_program_past_its_share_was_throttled(provider: LocalProvid
     idle = (await box.python("import time; time.sleep(0.2)")).exit.usage.throttled_seconds
     assert idle is not None
     assert idle < throttled
-
-
-@needs_memory
-@needs_cpu
-@pytest.mark.parametrize(("cpus", "expected"), [(None, 2), (4.0, 4)])
-async def test_counts_that_the_kernel_cannot_change_are_read_once(
-    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch, cpus: float | None, expected: int
-) -> None:
-    box = await make(provider, cpus=cpus)
-    assert (await box.python("print(1)")).exit.usage.throttled_seconds == 0.0
-    counters = launched(provider, box.id).counters
-    files, read, pread = (counters._oom_kills, counters._throttled), list[int](), os.pread
-
-    def noted(file: int, size: int, at: int) -> bytes:
-        read.extend([file] if file in files else [])
-        return pread(file, size, at)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", noted)
-        assert (await box.python("print(1)")).exit.usage.throttled_seconds == 0.0
-    assert len(read) == expected

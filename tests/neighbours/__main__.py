@@ -3,9 +3,10 @@
 import argparse
 import asyncio
 import sys
+from collections import Counter
 
 from tests.neighbours.gradings import ATTACKS, PLACES
-from tests.neighbours.runs import mixed, run, summary
+from tests.neighbours.runs import mixed, run, unexpected
 
 
 def main() -> int:
@@ -26,13 +27,17 @@ def main() -> int:
             graded = asyncio.run(
                 mixed(place, attacks, options.gradings, options.hostile, options.seed)
             )
-            print(summary(place, graded))  # noqa: T201
-            failed |= any(each.changed and not each.is_known(place) for each in graded)
+            kinds = Counter((each.owed, each.verdict.outcome, each.masked) for each in graded)
+            for (owed, outcome, masked), count in kinds.items():
+                print(f"{name}: {count} owed {owed:g}, {outcome}, masked {masked} times")  # noqa: T201
+            changed = unexpected(place, graded)
+            print(*changed, sep="\n")  # noqa: T201
+            failed |= bool(changed)
         for attack in attacks if options.table else ():
             found = asyncio.run(run(place, [attack]))
             got = found.grips[attack.name].replace("|", "/")[:60]
-            changed = f"{len(found.changed())} of {len(found.graded)}"
-            cells = [name, attack.name, attack.limit, attack.scope, got, changed]
+            part = f"{len(found.changed())} of {len(found.graded)}"
+            cells = [name, attack.name, attack.limit, attack.scope, got, part]
             print("| " + " | ".join(cells) + " |")  # noqa: T201
             failed |= bool(found.changed())
     return int(failed)

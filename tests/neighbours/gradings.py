@@ -1,7 +1,7 @@
 """Attacks on limits of the kernel, where they and their neighbours run, and verdicts on submissions there."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -139,9 +139,10 @@ class Graded:
         failed = self.verdict.outcome is Outcome.INFRA_ERROR
         return failed or self.verdict.score != self.owed
 
-    def is_known(self, place: Neighbourhood) -> bool:
-        """Whether the attack is known to change verdicts there."""
-        return place.name in ATTACKS[self.attack].known
+    @property
+    def known(self) -> Collection[str]:
+        """The places where the attack is known to change verdicts."""
+        return ATTACKS[self.attack].known
 
     def __str__(self) -> str:
         kind = "an honest" if self.owed else "a cheating"

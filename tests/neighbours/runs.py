@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sandboxkit import Process, Sandbox, SandboxError
-from sandboxkit.integrations.rewards import Outcome
 from tests.neighbours.gradings import (
     CHEATS,
     Attack,
@@ -87,17 +86,9 @@ async def mixed(
     return await _grade(place, given, place.pools)
 
 
-def summary(place: Neighbourhood, graded: Sequence[Graded]) -> str:
-    """Describe a mixed run, with every verdict that somebody else decided."""
-    honest_ones = [each for each in graded if each.owed]
-    masked = sum(bool(each.masked) for each in honest_ones)
-    lost = sum(each.verdict.outcome is Outcome.INFRA_ERROR for each in honest_ones)
-    changed = [each for each in graded if each.changed and not each.is_known(place)]
-    head = (
-        f"{place.name}: {len(honest_ones)} honest, of which {masked} masked once and {lost} twice;"
-        f" {len(graded) - len(honest_ones)} hostile; {len(changed)} verdicts changed"
-    )
-    return "\n".join([head, *map(str, changed)])
+def unexpected(place: Neighbourhood, graded: Sequence[Graded]) -> list[str]:
+    """Describe the verdicts that somebody else decided, but for what is known."""
+    return [str(each) for each in graded if each.changed and place.name not in each.known]
 
 
 async def _grade(
