@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sandboxkit import Session
+from tests.chaos.calls import weather
 from tests.chaos.client import FORK_NAME, HEALED, PATIENCE
-from tests.faults import Drop, FaultProxy, Half, Late, Reset, SeededPlan, Stall
+from tests.faults import FaultProxy
 from tests.process_list import Listed, processes
 
 SIGNALS = {
@@ -36,7 +37,6 @@ SIGNALS = {
 }
 FAULTS = ("stall", "reset", "planned")
 KINDS = ("close", *SIGNALS, *FAULTS)
-PLANNED = (Drop(), Drop("reset"), Half(20), Half(3000), Late(0.3), Reset(), Stall("both", 1))
 
 _WORK_SECONDS = 2.5
 _READY_SECONDS = 120.0
@@ -242,7 +242,7 @@ class Round:
                     proxy.reset()
                     self._wait(client, self._random.uniform(0, 0.5))
             case _:
-                proxy.plan = SeededPlan(self.outcome.seed, PLANNED, share=0.2)
+                proxy.plan = weather(self.outcome.seed, 0.2)
                 self._wait(client, _WORK_SECONDS)
         proxy.heal()
 

@@ -12,7 +12,6 @@ from tests.faults._plan import Late as Late
 from tests.faults._plan import Plan as Plan
 from tests.faults._plan import Request as Request
 from tests.faults._plan import Reset as Reset
-from tests.faults._plan import SeededPlan as SeededPlan
 from tests.faults._plan import Stall as Stall
 from tests.faults._plan import too_many_requests as too_many_requests
 from tests.faults._proxy import FaultProxy as FaultProxy

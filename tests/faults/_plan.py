@@ -2,9 +2,8 @@
 
 import asyncio
 import json
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -96,20 +95,6 @@ def too_many_requests(retry_after: float) -> HttpAnswer:
     """HTTP 429 that names a time."""
     headers = {"Retry-After": f"{retry_after:g}", "Content-Type": "application/json"}
     return HttpAnswer(429, b'{"message": "too many requests"}', headers)
-
-
-class SeededPlan:
-    """Gives a `share` of all requests one of `faults`; the same seed, the same choices.
-
-    Each choice depends on the seed and the request's number alone.
-    """
-
-    def __init__(self, seed: int, faults: Sequence[Fault], share: float) -> None:
-        self._seed, self._faults, self._share = seed, tuple(faults), share
-
-    def __call__(self, request: Request) -> Fault | None:
-        chance = random.Random(f"{self._seed}:{request.number}")
-        return chance.choice(self._faults) if chance.random() < self._share else None
 
 
 @dataclass

@@ -32,11 +32,6 @@ class FaultProxy:
     It is a context manager, and works on a thread of its own: every method may be called from any
     thread, and holds for what arrives after it has returned.
 
-    >>> with FaultProxy(server.url, plan=lambda request: Drop()) as proxy:
-    ...     urllib.request.urlopen(proxy.url)
-    Traceback (most recent call last):
-    http.client.RemoteDisconnected: Remote end closed connection without response
-
     It is no kinder than a network: an end that is only half closed stays half closed, a reader
     that is slow slows the writer, and what is on its way in a stall arrives when it is healed.
     A reset over a unix socket is what the kernel makes of it: the end of the stream, or

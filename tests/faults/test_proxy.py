@@ -199,13 +199,7 @@ def web() -> Iterator[Web]:
             state.asked.append(self.path)
             size = len(self.rfile.read(int(self.headers["Content-Length"])))
             body = str(size).encode() if size else b"x" * 1000
-            self.send_response(101 if "upgrade" in self.headers else 200)
-            if "upgrade" in self.headers:
-                self.end_headers()
-                self.close_connection = True
-                while data := self.rfile.read1(1 << 16):
-                    self.wfile.write(data)
-                return
+            self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -277,31 +271,3 @@ def test_faults_of_one_request_on_a_kept_connection_leave_the_others(web: Web) -
         with pytest.raises(http.client.IncompleteRead):
             ask(made, "/half")
     assert web.asked == ["/first", "/dropped", "/third", "/half"]
-
-
-def test_an_upgraded_connection_is_asked_about_once(web: Web) -> None:
-    seen: list[str] = []
-
-    def plan(request: faults.Request) -> None:
-        seen.append(request.line)
-
-    with faults.FaultProxy(web.url, plan=plan) as proxy, connect(proxy.url) as end:
-        fields = b"Content-Length: 0\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
-        end.sendall(b"POST /attach HTTP/1.1\r\n" + fields)
-        assert b" 101 " in end.recv(65536)
-        end.sendall(b"GET /inside HTTP/1.1\r\n\r\n")
-        assert end.recv(1000).startswith(b"GET /inside")
-        end.shutdown(socket.SHUT_WR)
-        assert whole(end) == b""
-    assert seen == ["POST /attach HTTP/1.1"]
-
-
-def test_a_seeded_plan_chooses_the_same_again() -> None:
-    def chosen(seed: int) -> list[faults.Fault | None]:
-        plan = faults.SeededPlan(
-            seed, (faults.Drop(), faults.HttpAnswer(500), faults.Half(1)), share=0.3
-        )
-        return [plan(faults.Request(number, "")) for number in range(1000)]
-
-    assert chosen(1) == chosen(1) != chosen(2)
-    assert 250 < sum(each is not None for each in chosen(1)) < 350

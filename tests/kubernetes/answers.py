@@ -54,16 +54,10 @@ async def answering(
 def kubeconfig(folder: Path, server: str, *, namespace: str = "here", **user: Any) -> Path:
     """A kubeconfig of one context with a namespace."""
     path = folder / "kubeconfig"
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "contexts": [
-            {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": namespace}}
-        ],
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": user}],
-    }
+    config = json.loads(Path(__file__).with_name("kubeconfig.json").read_text())
+    config["contexts"][0]["context"]["namespace"] = namespace
+    config["clusters"][0]["cluster"]["server"] = server
+    config["users"][0]["user"] = user
     path.write_text(json.dumps(config))
     return path
 

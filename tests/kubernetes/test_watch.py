@@ -54,10 +54,18 @@ async def test_a_pod_is_followed_until_gone_or_forgotten(cluster: Cluster, names
         await remove(cluster, namespace, other)
 
 
-async def test_a_pod_that_is_there_already_is_found(cluster: Cluster, namespace: str) -> None:
+async def test_a_pod_that_is_there_already_is_found_also_after_closing(
+    cluster: Cluster, namespace: str
+) -> None:
     pod, _ = await create(cluster, namespace)
     async with connected(cluster, namespace) as (_, watch):
         await watch.until(pod, _ends.is_running, seconds=60)
+        others = asyncio.all_tasks()
+        await watch.aclose()
+        assert len(others - asyncio.all_tasks()) == 1
+        assert watch.last(pod) is None
+        await watch.aclose()
+        await watch.until(pod, _ends.is_running, seconds=60)  # and it can begin anew
         later, answer = await create(cluster, namespace)
         await anyio.sleep(1)  # its first events come, and nobody follows it yet
         watch.follow(later, answer)
@@ -95,19 +103,6 @@ async def test_nothing_is_missed_while_the_api_server_is_away(
             assert _ends.is_running(still)
         for name in (stays, ends):
             await watch.until(name, lambda seen: seen.gone, seconds=60)
-
-
-async def test_closing_ends_the_watch(cluster: Cluster, namespace: str) -> None:
-    async with connected(cluster, namespace) as (_, watch):
-        pod, _ = await create(cluster, namespace)
-        await watch.until(pod, _ends.is_running, seconds=60)
-        others = asyncio.all_tasks()
-        await watch.aclose()
-        assert len(others - asyncio.all_tasks()) == 1
-        assert watch.last(pod) is None
-        await watch.aclose()
-        await watch.until(pod, _ends.is_running, seconds=60)  # and it can begin anew
-        await remove(cluster, namespace, pod)
 
 
 def _pod(version: int, name: str = "pod", **status: Any) -> dict[str, Any]:

@@ -105,18 +105,6 @@ async def test_every_sandbox_has_the_same_share_whatever_it_runs(provider: Local
     assert used[20 * cpus] < 8 * used[cpus]
 
 
-async def test_groups_are_recorded_before_they_are_created() -> None:
-    limits = _cgroup.CgroupLimits(memory_mb=64, pids=9, cpus=None)
-    groups = _cgroup.plan("local-0123456789abcdef", limits, detached=False)
-    assert not any(Path(group).exists() for group in groups)
-    try:
-        _cgroup.create(groups, limits)
-        assert all(Path(group).is_dir() for group in groups)
-    finally:
-        _cgroup.remove(groups)
-    assert not any(Path(group).exists() for group in groups)
-
-
 @needs_pids
 async def test_groups_in_use_at_the_end_go_with_the_provider(provider: LocalProvider) -> None:
     box = await make(provider, lifetime=60.0)
