@@ -18,8 +18,7 @@ SEEDS = {"local": 0, "docker": 6}
 def test_clients_that_end_in_any_way_leave_nothing(provider: str) -> None:
     if provider == "docker":
         require_docker()
-    outcomes = rounds(SETTINGS[provider], 6, SEEDS[provider])
-    assert failures(outcomes) == []
+    assert failures(rounds(SETTINGS[provider], 6, SEEDS[provider])) == []
 
 
 def test_what_a_client_forgets_is_found() -> None:

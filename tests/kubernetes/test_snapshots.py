@@ -23,18 +23,9 @@ from tests.kubernetes.here import IMAGE, PROGRAMS, sandboxes
 pytestmark = [pytest.mark.timeout(240)]
 
 _PROGRAMS = PROGRAMS["snapshots"]
+# Its id, the digest of its content, two sizes and two times come first.
 KEPT = KeptFiles(
-    id="",
-    content="0" * 64,
-    bytes=1,
-    unpacked=1,
-    created=0.0,
-    expires=0.0,
-    parent=None,
-    name="mine",
-    tags={},
-    image=IMAGE,
-    places=["/"],
+    "", "0" * 64, 1, 1, 0.0, 0.0, parent=None, name="mine", tags={}, image=IMAGE, places=["/"]
 )
 
 

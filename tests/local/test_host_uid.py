@@ -1,7 +1,4 @@
-"""Who sandboxes run as on the host: as root, and as an ordinary user with subordinate ids or without.
-
-As root and with subordinate ids each sandbox has a host uid of its own while anything of it lives.
-"""
+"""As root and with subordinate ids each sandbox has a host uid of its own; other users' share theirs."""
 
 import fcntl
 import os
