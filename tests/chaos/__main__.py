@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from pprint import pformat
 
 from tests.chaos.round import Outcome, Setting, kind_of
 
@@ -93,7 +94,7 @@ def run_calls(target: str, count: int, seed: int) -> bool:
     names = [name for name in TARGETS if target in (name, name.partition("-")[0])]
     for n, name in enumerate(names):
         tally = run(name, len(range(n, count, len(names))), seed)
-        sys.stdout.write(f"{name}: {tally}\n")
+        sys.stdout.write(f"{name}: {pformat(tally)}\n")
         well = well and not tally.failed
     return well
 
@@ -108,7 +109,7 @@ def run_soak(provider: str, seconds: int, seed: int) -> bool:
         return well
     for pool in (None, 2):
         soaked = run(seconds / 2, seed, pool=pool)
-        sys.stdout.write(f"pool {pool}: {soaked}\n")
+        sys.stdout.write(f"pool {pool}: {pformat(soaked)}\n")
         well = well and not soaked.failed
     return well
 

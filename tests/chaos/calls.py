@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from pprint import pformat
 from typing import Any
 
 from sandboxkit import Operation, Sandbox, SandboxError, Session
@@ -148,9 +147,6 @@ class Tally:
     """Results that are not the call's."""
     left: list[str] = field(default_factory=list)
     """Sandboxes that were there after the session had closed."""
-
-    def __str__(self) -> str:
-        return pformat(asdict(self), width=110)
 
     @property
     def failed(self) -> bool:

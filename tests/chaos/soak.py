@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from pprint import pformat
 
 from sandboxkit import Operation, SandboxError, Session
 from sandboxkit.providers.local import LocalProvider
@@ -45,9 +44,6 @@ class Soaked:
     def failed(self) -> bool:
         """Whether something did not go on as it has to."""
         return bool(self.tally.failed or self.slow or self.tally.pause > _PAUSE)
-
-    def __str__(self) -> str:
-        return pformat(asdict(self), width=110)
 
 
 def _send(pids: Iterable[int], number: signal.Signals) -> None:

@@ -1,6 +1,7 @@
 """Calls whose connections break: each returns or raises a typed error, and in time."""
 
 from pathlib import Path
+from pprint import pformat
 
 import pytest
 
@@ -18,4 +19,4 @@ def test_a_call_whose_connection_breaks_raises_a_typed_error_in_time(
     tally = run(name, 25, seed=1)
     assert tally.calls.total() == 25
     assert tally.faults.total() > 0
-    assert not tally.failed, str(tally)
+    assert not tally.failed, pformat(tally)

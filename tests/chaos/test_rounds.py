@@ -1,6 +1,7 @@
 """Short runs of `make chaos`: killed clients leave nothing, and a session is as fast as before after each fault."""
 
 from pathlib import Path
+from pprint import pformat
 
 import pytest
 
@@ -45,5 +46,5 @@ def test_a_session_is_as_fast_as_before_after_each_fault(
 ) -> None:
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     soaked = run(20, seed=3, pool=pool)
-    assert not soaked.failed, str(soaked)
+    assert not soaked.failed, pformat(soaked)
     assert soaked.healed
