@@ -4,8 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from sandboxkit.integrations.art import (
 )
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import SandboxSpec
+from tests.art import json_server
 
 TASK = {
     "task_id": 7,
@@ -153,36 +153,19 @@ def test_groups_are_made_concurrently_and_in_order() -> None:
     assert all(each.reward == 1.0 for row in groups for each in row)
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """Answers as an OpenAI-compatible server, with what the test has put into `replies`."""
-
-    replies: ClassVar[list[tuple[int, Any]]] = []
-    requests: ClassVar[list[dict[str, Any]]] = []
-
-    def do_POST(self) -> None:
-        length = int(self.headers["Content-Length"])
-        self.requests.append({"path": self.path, **json.loads(self.rfile.read(length))})
-        status, body = self.replies.pop(0)
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Keep the tests' output clean."""
-
-
 @pytest.fixture
-def endpoint() -> Iterator[str]:
-    Endpoint.replies.clear()
-    Endpoint.requests.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        server.shutdown()
-        thread.join()
+def endpoint() -> Iterator[tuple[str, list[Any], list[dict[str, Any]]]]:
+    """A server's URL, the answers that a test gives it, and what it was asked."""
+    replies: list[Any] = []
+    requests: list[dict[str, Any]] = []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, object]:
+        requests.append({"path": path, **body})
+        status, found = replies.pop(0)
+        return status, found
+
+    with json_server.serving(answer) as url:
+        yield url, replies, requests
 
 
 def completion(text: str | None) -> dict[str, Any]:
@@ -190,20 +173,22 @@ def completion(text: str | None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
 
 
-def test_a_rollout_against_an_endpoint(endpoint: str) -> None:
-    Endpoint.replies += [(503, {}), (200, completion(WRONG)), (200, completion(RIGHT))]
-    trajectory = rollout(EndpointPolicy(endpoint, "tiny", options={"temperature": 0.5}))
+def test_a_rollout_against_an_endpoint(endpoint: Any) -> None:
+    url, replies, requests = endpoint
+    replies += [(503, {}), (200, completion(WRONG)), (200, completion(RIGHT))]
+    trajectory = rollout(EndpointPolicy(url, "tiny", options={"temperature": 0.5}))
     assert trajectory.reward == 1.0
-    assert [each["path"] for each in Endpoint.requests] == ["/v1/chat/completions"] * 3
-    first, _, last = Endpoint.requests
+    assert [each["path"] for each in requests] == ["/v1/chat/completions"] * 3
+    first, _, last = requests
     assert (first["model"], first["temperature"]) == ("tiny", 0.5)
     roles = [each["role"] for each in last["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
 
 
 @pytest.mark.parametrize("reply", [(401, {}), (200, {}), (200, completion(None))])
-def test_an_endpoint_that_fails_masks_the_rollout(endpoint: str, reply: tuple[int, Any]) -> None:
-    Endpoint.replies.append(reply)
-    trajectory = rollout(EndpointPolicy(endpoint, "tiny", retries=0))
+def test_an_endpoint_that_fails_masks_the_rollout(endpoint: Any, reply: tuple[int, Any]) -> None:
+    url, replies, _ = endpoint
+    replies.append(reply)
+    trajectory = rollout(EndpointPolicy(url, "tiny", retries=0))
     assert trajectory.reward is None
     assert PolicyError.__name__ in trajectory.detail

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fcntl import ioctl
+from typing import Any
 
 import pytest
 
@@ -55,10 +56,11 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 @contextmanager
-def following(*args: str) -> "Iterator[subprocess.Popen[str]]":
+def following(*args: str, stderr: int | None = None) -> Iterator[Any]:
     """`sandboxkit` in the background, ended at the end, with its output in a pipe."""
-    process = subprocess.Popen(
-        [*_COMMAND, *args], stdout=subprocess.PIPE, text=True, env=environment()
+    # Any: a process whose `stdout` is never None.
+    process: Any = subprocess.Popen(
+        [*_COMMAND, *args], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment()
     )
     try:
         with process:

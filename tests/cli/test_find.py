@@ -13,7 +13,6 @@ from tests.cli.conftest import Cli, environment
 from tests.docker_here import require_docker
 
 HOSTED = ("DAYTONA_API_KEY", "DAYTONA_JWT_TOKEN", "E2B_API_KEY", "KUBECONFIG", "MODAL_TOKEN_ID")
-NOBODY = {"DOCKER_HOST": "tcp://127.0.0.1:9"}
 
 
 @pytest.fixture
@@ -38,34 +37,6 @@ def test_an_id_is_found_at_the_provider_that_has_it(
     stopped = cli("stop", container, detached)
     assert stopped.stdout == f"{container}\n{detached}\n"
     assert cli("ls", "-q", "--tag", tag).stdout == ""
-
-
-def test_the_beginning_of_an_id_will_do_where_no_other_has_it(cli: Cli, detached: str) -> None:
-    random = detached.removeprefix("local-")
-    for beginning in (detached[:-1], random[:12]):
-        assert json.loads(cli("inspect", beginning).stdout)["id"] == detached
-    other = cli("run", "-d", "--lifetime", "1m").stdout.strip()
-    try:
-        result = cli("stop", "local-")
-        assert result.returncode == 1
-        assert "'local-' matches " in result.stderr
-        assert "give more of the id" in result.stderr
-        assert {detached, other} <= set(cli("ls", "-q", "-p", "local").stdout.split())
-    finally:
-        cli("stop", other)
-
-
-def test_a_provider_that_does_not_answer_is_named(cli: Cli, detached: str, tag: str) -> None:
-    listed = cli("ls", "-q", "--tag", tag, env=NOBODY)
-    assert (listed.returncode, listed.stdout) == (1, f"{detached}\n")
-    assert listed.stderr.startswith("sandboxkit: docker could not be queried: ")
-    assert cli("exec", detached, "true", env=NOBODY).returncode == 0
-    beginning = detached[:-1]
-    unsure = cli("exec", beginning, "true", env=NOBODY)
-    assert unsure.returncode == 2
-    assert f"write {detached}, or -p local" in unsure.stderr
-    assert cli("exec", "-p", "local", beginning, "true", env=NOBODY).returncode == 0
-    assert cli("ls", "-p", "docker", env=NOBODY).returncode == 125
 
 
 def test_what_is_not_configured_is_not_even_loaded(

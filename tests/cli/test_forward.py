@@ -1,43 +1,26 @@
 """`forward`: a port of another process's sandbox, until Ctrl-C or the sandbox's end."""
 
-import contextlib
-import random
 import re
 import signal
 import socket
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit import Sandbox
 from sandboxkit.testing.conformance.ports import _ECHO, running
 from tests.cli.conftest import Cli, following
+from tests.grpo.stand_ins import free_port
 
 SECONDS = 120.0
 
 
-def forwarded(process: "subprocess.Popen[str]") -> int:
+def forwarded(process: Any) -> int:
     """The port of this machine that the command prints."""
-    assert process.stdout is not None
     line = process.stdout.readline()
     found = re.match(r"http://127\.0\.0\.1:(\d+) forwards to port \d+ of local-", line)
     assert found is not None, line
     return int(found[1])
-
-
-@contextlib.contextmanager
-def taken_port() -> Iterator[int]:
-    """Listen on a port below those that the kernel gives to whoever asks for any: it is free afterwards."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    with contextlib.ExitStack() as stack:
-        while True:
-            port = random.randrange(lowest // 2, lowest)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                break
-        yield port
 
 
 def test_a_port_is_forwarded_until_ctrl_c(detached: str) -> None:
@@ -56,7 +39,8 @@ def test_a_port_is_forwarded_until_ctrl_c(detached: str) -> None:
 def test_it_ends_with_the_sandbox_and_takes_the_port_that_is_asked_for(
     cli: Cli, detached: str
 ) -> None:
-    with taken_port() as here:
+    here = free_port()
+    with socket.create_server(("127.0.0.1", here)):
         refused = cli("forward", detached, f"8000:{here}")
     assert (refused.returncode, refused.stdout) == (125, "")
     assert "in use" in refused.stderr

@@ -2,12 +2,11 @@
 
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
-from tests.cli.conftest import Cli, Open, environment
+from tests.cli.conftest import Cli, Open, following
 
 
 def test_a_timeout_ends_the_command_with_124(cli: Cli) -> None:
@@ -22,20 +21,12 @@ def test_a_timeout_ends_the_command_with_124(cli: Cli) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(number: signal.Signals, cli: Cli, tag: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sandboxkit", "run", "--tag", tag, "sh", "-c", "echo up; sleep 60"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == b"up\n"
-    process.send_signal(number)
-    assert process.wait(timeout=120) == 128 + number
-    assert process.stderr.read() == b""
-    process.stdout.close()
-    process.stderr.close()
+    script = ("sh", "-c", "echo up; sleep 60")
+    with following("run", "--tag", tag, *script, stderr=subprocess.PIPE) as process:
+        assert next(process.stdout) == "up\n"
+        process.send_signal(number)
+        assert process.wait(timeout=120) == 128 + number
+        assert process.stderr.read() == ""
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 
@@ -48,44 +39,22 @@ def test_output_on_a_terminal_is_neutralised(terminal: Open) -> None:
 def test_an_interrupted_exec_kills_its_command_and_keeps_the_sandbox(
     cli: Cli, detached: str
 ) -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "sandboxkit",
-            "exec",
-            detached,
-            "sh",
-            "-c",
-            "echo $$ > pid; echo up; sleep 600",
-        ],
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
-    process.stdout.close()
+    with following("exec", detached, "sh", "-c", "echo $$ > pid; echo up; sleep 600") as process:
+        assert next(process.stdout) == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
     script = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done; echo dead"
     assert cli("exec", "--timeout", "60s", detached, "sh", "-c", script).stdout == "dead\n"
 
 
 def test_a_killed_client_takes_its_sandbox_with_it(cli: Cli, tag: str) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sandboxkit", "run", "--tag", tag, "sh", "-c", "echo up; sleep 60"],
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"up\n"
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with following("run", "--tag", tag, "sh", "-c", "echo up; sleep 60") as process:
+        assert next(process.stdout) == "up\n"
+        process.kill()
+        process.wait()
     deadline = time.monotonic() + 10
-    while (
-        cli("ls", "-q", "--tag", tag, "--state", "running").stdout and time.monotonic() < deadline
-    ):
+    state = ("--state", "running")
+    while cli("ls", "-q", "--tag", tag, *state).stdout and time.monotonic() < deadline:
         pass
     cli("cleanup", "--tag", tag)
     assert cli("ls", "-q", "--tag", tag).stdout == ""

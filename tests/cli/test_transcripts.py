@@ -3,7 +3,8 @@
 A test begins with a line "# ..." and runs in one bash: after "$ " a command, and below it the lines that it
 prints. "~ " begins a regular expression of a line, "..." stands for any lines, "2> " begins what standard
 error contains, "2>" alone says that it is empty, "2! " begins what the one line of an error contains, and "[3]" is the status, where it is not 0. $TAG is a tag of
-the test's own; $ID a detached sandbox that has it; `field` prints a Python expression of a JSON document d.
+the test's own; $ID a detached sandbox that has it; $HERE the folder of the transcripts; `field` prints a Python expression
+of a JSON document d.
 """
 
 import re
@@ -16,9 +17,12 @@ import pytest
 
 from tests.cli.conftest import Cli, environment
 
+_FOLDER = Path(__file__).with_name("transcripts")
 _PREAMBLE = f"""
-sandboxkit() {{ '{sys.executable}' -m sandboxkit "$@"; }}
-field() {{ '{sys.executable}' -c "import json, sys; d = json.load(sys.stdin); print($1)"; }}
+HERE='{_FOLDER}'
+python() {{ '{sys.executable}' "$@"; }}
+sandboxkit() {{ python -m sandboxkit "$@"; }}
+field() {{ python -c "import json, sys; d = json.load(sys.stdin); print($1)"; }}
 exec </dev/null
 """
 _DETACHED = 'ID=$(sandboxkit run -d --lifetime 5m --tag "$TAG")\n'
@@ -74,7 +78,7 @@ def read(path: Path) -> dict[str, list[Step]]:
 
 TESTS = [
     pytest.param(steps, id=f"{path.stem}-{name.replace(' ', '-')}")
-    for path in sorted(Path(__file__).with_name("transcripts").glob("*.txt"))
+    for path in sorted(_FOLDER.glob("*.txt"))
     for name, steps in read(path).items()
 ]
 

@@ -6,8 +6,7 @@ import os
 import pydoc
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,65 +59,57 @@ def test_help_without_docstrings_or_source_is_no_error() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-@contextmanager
-def editor(folder: Path) -> Iterator[Callable[..., Any]]:  # Any: JSON
-    """A language server, as editors start it; gives a function for its requests."""
-    server = subprocess.Popen(
-        [SERVER, "--stdio"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
-    send, receive = server.stdin, server.stdout
+def replies(folder: Path, *messages: dict[str, Any]) -> list[Any]:
+    """The results of the requests among some messages to a language server, as editors start it."""
+    command, env = [SERVER, "--stdio"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    server: Any = subprocess.Popen(command, cwd=folder, env=env, stdin=pipe, stdout=pipe)
 
-    def tell(message: dict[str, Any]) -> None:
+    def send(message: dict[str, Any]) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        send.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
-        send.flush()
+        server.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        server.stdin.flush()
 
-    def heard() -> dict[str, Any]:
-        size = 0
-        while (line := receive.readline()) not in (b"\r\n", b""):
-            size = int(line.split(b":")[1]) if line.startswith(b"Content-Length") else size
-        message: dict[str, Any] = json.loads(receive.read(size))
-        return message
+    def receive() -> Any:
+        head = b"".join(iter(server.stdout.readline, b"\r\n"))
+        return json.loads(server.stdout.read(int(head.partition(b"Content-Length:")[2].split()[0])))
 
-    def ask(method: str, params: dict[str, Any], *, answered: bool = True) -> Any:
-        tell({"method": method, "params": params, **({"id": 1} if answered else {})})
-        while answered:
-            message = heard()
-            if "method" in message and "id" in message:  # it asks for settings: there are none
-                items = message["params"].get("items", [])
-                tell({"id": message["id"], "result": [{} for _ in items]})
-            elif message.get("id") == 1:
-                return message["result"]
-        return None
-
-    try:
-        yield ask
-    finally:
-        server.kill()
-        server.wait()
-        send.close()
-        receive.close()
+    with server:
+        try:
+            found = []
+            for message in messages:
+                send(message)
+                while "id" in message:
+                    got = receive()
+                    if got.get("id") == message["id"] and "method" not in got:
+                        found.append(got["result"])
+                        break
+                    if "id" in got:  # it asks for settings: there are none
+                        items = got["params"].get("items", [])
+                        send({"id": got["id"], "result": [{} for _ in items]})
+            return found
+        finally:
+            server.kill()
 
 
 @pytest.mark.skipif(not SERVER.exists(), reason="pyright is not installed")
 def test_an_editor_shows_what_an_option_means(tmp_path: Path) -> None:
     document = {"uri": (tmp_path / "use.py").as_uri(), "languageId": "python", "version": 1}
-    root = {"rootUri": tmp_path.as_uri(), "processId": None}
-    with editor(tmp_path) as ask:
-        ask("initialize", {**root, "capabilities": {}})
-        ask("initialized", {}, answered=False)
-        opened = {"textDocument": {**document, "text": USE}}
-        ask("textDocument/didOpen", opened, answered=False)
-        for line, name in ((1, "memory_mb"), (2, "lifetime")):
-            at = {"line": line, "character": USE.splitlines()[line].index(name)}
-            place = {"textDocument": document, "position": at}
-            hover = ask("textDocument/hover", place)["contents"]
-            assert MEANINGS[name] in str(hover).replace("\\n", " ")
-            label = ask("textDocument/signatureHelp", place)["signatures"][0]["label"]
-            assert [each for each in NAMES if f" {each}: " not in label] == []
+    root = {"rootUri": tmp_path.as_uri(), "processId": None, "capabilities": {}}
+    names, asked = ("memory_mb", "lifetime"), []
+    for line, name in enumerate(names, 1):
+        at = {"line": line, "character": USE.splitlines()[line].index(name)}
+        for method in ("hover", "signatureHelp"):
+            params = {"textDocument": document, "position": at}
+            asked.append({"id": 1, "method": f"textDocument/{method}", "params": params})
+    _, *found = replies(
+        tmp_path,
+        {"id": 1, "method": "initialize", "params": root},
+        {"method": "initialized", "params": {}},
+        {"method": "textDocument/didOpen", "params": {"textDocument": {**document, "text": USE}}},
+        *asked,
+    )
+    for name, hover, signature in zip(names, found[::2], found[1::2], strict=True):
+        assert MEANINGS[name] in str(hover["contents"]).replace("\\n", " ")
+        label = signature["signatures"][0]["label"]
+        assert [each for each in NAMES if f" {each}: " not in label] == []

@@ -4,13 +4,10 @@ It answers with what the model samples, by transformers, and loads weights from 
 """
 
 import asyncio
-import contextlib
-import json
 import os
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from safetensors.torch import load_file
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.model import load
+from tests.art import json_server
 
 _OWN = -1
 """The version of the weights that it began with."""
@@ -103,33 +101,15 @@ def serve(port: str, folder: str, stop: str) -> None:
     state = StandIn(folder, int(stop))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.do_POST()
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, object]:
+        try:
+            return 200, state.answers[path](body)
+        except Exception as error:  # noqa: BLE001 - who asked gets it
+            unknown = 404 if isinstance(error, KeyError) else 500
+            status = 400 if isinstance(error, ValueError) else unknown
+            return status, {"error": f"{type(error).__name__}: {error}"}
 
-        def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(size) or b"{}")
-            try:
-                status, answer = 200, state.answers[self.path.partition("?")[0]](body)
-            except Exception as error:  # noqa: BLE001 - who asked gets it
-                unknown = 404 if isinstance(error, KeyError) else 500
-                status = 400 if isinstance(error, ValueError) else unknown
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            data = json.dumps(answer).encode()
-            with contextlib.suppress(OSError):  # of one that has gone
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        request_queue_size = 256
-
-    Server(("127.0.0.1", int(port)), Handler).serve_forever()
+    json_server.make(answer, int(port)).serve_forever()
 
 
 def _end_with(parent: int) -> None:

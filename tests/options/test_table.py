@@ -1,23 +1,24 @@
 """An option is declared once: flags, fields, help texts, errors and documents come from the table."""
 
-import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from sandboxkit import ConfigurationError, SandboxSpec, Session, _spec
+from sandboxkit import ConfigurationError, SandboxSpec, _spec
 from sandboxkit.cli import build_parser
 from sandboxkit.options import ALL_OPTIONS, CONFIG_OPTIONS, ConfigOptions, Option, SpecOptions
 from tests.docker_here import require_docker
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 FLAGS = [option for option in ALL_OPTIONS if option.flag]
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -36,8 +37,6 @@ def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults(
     assert {option.name: option.default for option in ALL_OPTIONS} == {
         name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)
     }
-    annotation = inspect.signature(Session).parameters["memory_mb"].annotation
-    assert inspect.formatannotation(annotation) == "int | None"
 
 
 @pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
@@ -90,15 +89,7 @@ def test_the_openai_agents_sdk_stores_each_option_of_plain_data(option: Option) 
 def test_type_checkers_know_the_options_everywhere(tmp_path: Path) -> None:
     pytest.importorskip("pyright")
     use = tmp_path / "use.py"
-    use.write_text(
-        "from sandboxkit import Session\n"
-        "from sandboxkit.integrations.inspect import SandboxkitConfig\n"
-        'Session("local", memory_mb="x")\n'
-        'Session("local").run(["ls"], netwrok="none")\n'
-        'SandboxkitConfig(provider="local", network="some")\n'
-        "SandboxkitConfig(secrets={})\n"
-        'SandboxkitConfig(provider="local", network="internet", gpu=None)\n'
-    )
+    use.write_text(PROGRAMS["use"])
     pyright = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(use)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -148,23 +139,8 @@ def test_a_new_option_is_a_flag(python: Python) -> None:
     assert "'local' cannot honour hostname='box': every local sandbox is called" in done.stderr
 
 
-SHOWS = """
-import inspect
-from sandboxkit import Session, ConfigurationError
-from sandboxkit.integrations.inspect import SandboxkitConfig
-print(SandboxkitConfig(hostname='box').options())
-print(inspect.signature(Session.sandbox).parameters['hostname'])
-print([line for line in Session.__doc__.splitlines() if 'machine that commands' in line])
-for options in ({'hostname': 1}, {'hostnam': 'box'}):
-    try:
-        Session('local', **options)
-    except ConfigurationError as error:
-        print(error)
-"""
-
-
 def test_a_new_option_is_in_an_adapter_signatures_help_and_errors(python: Python) -> None:
-    adapter, signature, meaning, bad, unknown = python("-c", SHOWS).stdout.splitlines()
+    adapter, signature, meaning, bad, unknown = python("-c", PROGRAMS["shows"]).stdout.splitlines()
     assert adapter == "{'hostname': 'box'}"
     assert signature == "hostname: str | None = <the session's>"
     assert "Name of the machine that commands see." in meaning

@@ -2,16 +2,15 @@
 
 import asyncio
 import json
-import threading
 import tomllib
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError, Sandbox, Session
+from tests.art import json_server
 from tests.docker_here import require_docker
 from tests.frameworks_here import framework
 
@@ -22,19 +21,16 @@ from sandboxkit.integrations.verifiers import SandboxkitRuntime, boxed  # noqa: 
 SOLUTION = "print(open('data/number').read())"
 PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
 
-
 pytestmark = pytest.mark.anyio
 
 
-class Model(BaseHTTPRequestHandler):
-    """Says the same to everybody, as OpenAI's API does."""
+@pytest.fixture
+def model() -> Iterator[str]:
+    """The URL of a model that says the same to everybody, as OpenAI's API does."""
 
-    says = SOLUTION
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        message = {"role": "assistant", "content": self.says}
-        answer = {
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, object]:
+        message = {"role": "assistant", "content": SOLUTION}
+        return 200, {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1,
@@ -42,27 +38,9 @@ class Model(BaseHTTPRequestHandler):
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
         }
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def model() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
+    with json_server.serving(answer) as url:
+        yield url
 
 
 @pytest.fixture
