@@ -77,10 +77,7 @@ def test_top_shows_the_processes_that_wait_for_room_and_why(
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the killed process leaves its sandboxes' folders
     with (
         subprocess.Popen(
-            [sys.executable, "-c", WAITS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as waiter,
         following("top", "-p", "local", "--tag", tag, "--interval", "0.2s") as process,
     ):

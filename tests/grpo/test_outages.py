@@ -22,13 +22,7 @@ from sandboxkit.integrations.grpo.metrics import batch_metrics
 from sandboxkit.integrations.grpo.program import FAILED
 from sandboxkit.integrations.grpo.rollout import Group, Rollout
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
-from sandboxkit.integrations.rewards import (
-    HostCompare,
-    Limits,
-    Outcome,
-    Verdict,
-    grading_session,
-)
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grading_session
 from tests.grpo.test_rollout import (
     BLOCK,
     END,

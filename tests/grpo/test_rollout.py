@@ -187,12 +187,7 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
         tool_call("sed -i 's/+ 1/+ 2/' s.py; cat given.txt"),
         "It is done.",
     ]
-    subject, engine = rollouts(
-        session,
-        texts,
-        *TOOLS,
-        ARTEFACT,
-    )
+    subject, engine = rollouts(session, texts, *TOOLS, ARTEFACT)
     (made,) = run(subject, row(files={"/workspace/given.txt": "from the row"}))
     assert made.verdict.outcome is Outcome.PASSED
     assert made.tool_calls == 2

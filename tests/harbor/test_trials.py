@@ -25,12 +25,7 @@ framework("harbor")
 from harbor.agents.nop import NopAgent  # noqa: E402
 from harbor.environments.factory import EnvironmentFactory  # noqa: E402
 from harbor.models.task.task import Task  # noqa: E402
-from harbor.models.trial.config import (  # noqa: E402
-    AgentConfig,
-    EnvironmentConfig,
-    TaskConfig,
-    TrialConfig,
-)
+from harbor.models.trial.config import AgentConfig, EnvironmentConfig, TaskConfig, TrialConfig  # noqa: E402
 from harbor.models.trial.paths import TrialPaths  # noqa: E402
 from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxStartError,
-)
+from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, SandboxStartError
 from sandboxkit.integrations.trl import SandboxReward, SandboxTools
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Hanging, Length, Refusing, whole
