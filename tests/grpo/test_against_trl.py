@@ -89,50 +89,38 @@ def ours(
     return value.detach(), logp.grad
 
 
-def compare(
-    folder: Path,
-    given: dict[str, torch.Tensor],
-    objective: Objective,
-    off_policy: bool,
-    **trls: Any,
-) -> None:
-    expected = theirs(folder, given, **(CLIPPED | trls))
-    value, gradient = ours(given, objective, off_policy)
+CASES: dict[str, tuple[Objective, dict[str, Any]]] = {
+    "grpo": (Objective("grpo"), {}),
+    "grpo with a reference": (
+        Objective("grpo", beta=0.04),
+        {"beta": 0.04, "use_bias_correction_kl": False},
+    ),
+    "dapo": (Objective("dapo"), {}),
+    "bnpo": (Objective("bnpo"), {}),
+    "dr_grpo": (Objective("dr_grpo", max_completion_tokens=LENGTH), {}),
+    # TRL's bound is the ratio itself, ours what it may be above 1.
+    "cispo": (Objective("cispo", clip_high=0.3), {"epsilon_high": 1.3}),
+    "gspo": (Objective("gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "decoupled"),
+    [*((name, False) for name in CASES), ("grpo", True), ("dapo", True), ("dr_grpo", True)],
+)
+def test_loss_and_gradient_equal(name: str, decoupled: bool, tmp_path: Path) -> None:
+    """Also with an old policy of the trainer's own, and truncated weights from the sampler to it."""
+    (objective, options), given = CASES[name], batch()
+    objective = replace(objective, weighting="none")
+    if decoupled:
+        noise = 0.8 * torch.randn(given["old"].shape, generator=torch.Generator().manual_seed(3))
+        given["sampler"] = given["old"] + noise
+        given["ratio"] = (-noise).exp().clamp(max=1.5)
+        objective = replace(CASES[name][0], old="trainer", weight_cap=1.5)
+    kind = {"loss_type": objective.loss}
+    expected = theirs(tmp_path, given, **(CLIPPED | kind | options))
+    value, gradient = ours(given, objective, not decoupled)
     torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-5)
     assert given["logp"].grad is not None
     their_gradient = given["logp"].grad[given["mask"].bool()]
     torch.testing.assert_close(gradient, their_gradient, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("objective", "options"),
-    [
-        (Objective("grpo"), {"loss_type": "grpo"}),
-        (
-            Objective("grpo", beta=0.04),
-            {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
-        ),
-        (Objective("dapo"), {"loss_type": "dapo"}),
-        (Objective("bnpo"), {"loss_type": "bnpo"}),
-        (Objective("dr_grpo", max_completion_tokens=LENGTH), {"loss_type": "dr_grpo"}),
-        # TRL's bound is the ratio itself, ours what it may be above 1.
-        (Objective("cispo", clip_high=0.3), {"loss_type": "cispo", "epsilon_high": 1.3}),
-        (Objective("gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
-    ],
-    ids=["grpo", "grpo with a reference", "dapo", "bnpo", "dr_grpo", "cispo", "gspo"],
-)
-def test_loss_and_gradient_equal(
-    objective: Objective, options: dict[str, Any], tmp_path: Path
-) -> None:
-    compare(tmp_path, batch(), replace(objective, weighting="none"), True, **options)
-
-
-@pytest.mark.parametrize("kind", ["grpo", "dapo", "dr_grpo"])
-def test_the_decoupled_objective_is_trls(kind: Any, tmp_path: Path) -> None:
-    """An old policy of the trainer's own, and truncated weights from the sampler to it."""
-    given = batch()
-    noise = 0.8 * torch.randn(given["old"].shape, generator=torch.Generator().manual_seed(3))
-    given["sampler"] = given["old"] + noise
-    given["ratio"] = (-noise).exp().clamp(max=1.5)
-    objective = Objective(kind, old="trainer", weight_cap=1.5, max_completion_tokens=LENGTH)
-    compare(tmp_path, given, objective, False, loss_type=kind)

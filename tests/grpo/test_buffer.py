@@ -16,7 +16,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict
 
 pytestmark = pytest.mark.anyio
 MIXED = (1.0, 0.0)
-AT_ONCE = "grading.patience=0"
+Rewards = Callable[[int], Sequence[float | None]]
 Make = Callable[[int], Awaitable[Group]]
 
 
@@ -41,7 +41,7 @@ def verdict(reward: float | None) -> Verdict:
 class Source:
     """Makes groups of given rewards with the current version, and can be held up."""
 
-    def __init__(self, rewards: Callable[[int], Sequence[float | None]] = lambda _: MIXED) -> None:
+    def __init__(self, rewards: Rewards = lambda _: MIXED) -> None:
         self.rewards, self.version = rewards, 0
         self.started: list[int] = []
         self.held: dict[int, asyncio.Event] = {}
@@ -107,37 +107,83 @@ async def test_a_group_that_took_too_long_is_dropped_as_stale_and_holds_up_no_ot
     await buffer.aclose()
 
 
-async def test_groups_of_equal_rewards_are_replaced_within_the_refills() -> None:
-    source = Source(lambda number: MIXED if number % 2 else (1.0, 1.0))
-    buffer = buffer_of(source.make, "buffer.max_refill=2")
-    batch = await buffer.take(0, 9)
-    assert numbers(batch) == [1, 3, 5, 7]
-    assert batch.equal == 4
-    assert len(batch.finished) == len(source.started) == 8
+@pytest.mark.parametrize(
+    ("rewards", "setting", "kept", "equal", "made"),
+    [
+        (lambda n: MIXED if n % 2 else (1.0, 1.0), "buffer.max_refill=2", [1, 3, 5, 7], 4, 8),
+        (lambda _: (1.0, 1.0), "buffer.max_refill=1", [], 8, 8),
+        (lambda _: (1.0, 1.0), "buffer.drop_equal=false", [0, 1, 2, 3], 4, 4),
+    ],
+    ids=["replaced", "nothing has a signal any more", "not to be dropped"],
+)
+async def test_groups_of_equal_rewards_are_replaced_within_the_refills(
+    rewards: Rewards, setting: str, kept: list[int], equal: int, made: int
+) -> None:
+    source = Source(rewards)
+    batch = await buffer_of(source.make, setting).take(0, 9)
+    assert (numbers(batch), batch.equal) == (kept, equal)
+    assert len(batch.finished) == len(source.started) == made
 
 
-async def test_refills_are_bounded_when_nothing_has_a_signal_any_more() -> None:
-    source = Source(lambda _: (1.0, 1.0))
-    buffer = buffer_of(source.make, "buffer.max_refill=1")
-    batch = await buffer.take(0, 9)
-    assert (batch.groups, batch.equal, len(source.started)) == ([], 8, 8)
+def raising(*numbers: int) -> Make:
+    """Make groups of which the first rollout lost its grader, in the groups of these numbers."""
+
+    async def make(number: int) -> Group:
+        rewards = (None, 1.0) if number in numbers else MIXED
+        group = await Source(lambda _: rewards).make(number)
+        group.rollouts[0].grader_raised = number in numbers
+        return group
+
+    return make
 
 
-async def test_equal_groups_stay_where_they_are_not_to_be_dropped() -> None:
-    buffer = buffer_of(Source(lambda _: (1.0, 1.0)).make, "buffer.drop_equal=false")
-    assert numbers(await buffer.take(0, 9)) == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("make", "limit", "failed"),
+    [
+        (Source(lambda n: (1.0, 0.0, None) if n == 2 else (1.0, 0.0, 0.0)).make, 0.25, 1),
+        (raising(0), 0.1, 1),
+        (Source(lambda _: (0.0, 0.0)).make, 0, 0),
+    ],
+    ids=["few failures", "a grader that raises", "nothing needed a sandbox"],
+)
+async def test_what_is_no_outage_of_the_backend_is_counted(
+    make: Make, limit: float, failed: int
+) -> None:
+    settings = (f"grading.max_infra_failed_rate={limit}", "buffer.drop_equal=false")
+    batch = await buffer_of(make, *settings).take(0, 9)
+    assert (len(batch.groups), batch.failed, batch.remade) == (4, failed, 0)
 
 
-async def test_failures_of_ours_are_counted_and_too_many_stop_the_run() -> None:
-    some = Source(lambda number: (1.0, 0.0, None) if number == 2 else (1.0, 0.0, 0.0))
-    batch = await buffer_of(some.make).take(0, 9)
-    assert batch.failed == 1
-    half = Source(lambda _: (1.0, None, 0.0, 0.0))
-    with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*=0.5.*daemon is away"):
-        await buffer_of(half.make, AT_ONCE).take(0, 9)
-    all_of_few = Source(lambda number: (None,) if number == 2 else (0.0,))
-    with pytest.raises(ProviderUnavailableError, match=r"1 of 1 .*=1;"):
-        await buffer_of(all_of_few.make, AT_ONCE, "grading.max_infra_failed_rate=1").take(0, 9)
+@pytest.mark.parametrize(
+    ("make", "settings", "kind", "said"),
+    [
+        (
+            Source(lambda _: (1.0, None, 0.0, 0.0)).make,
+            [],
+            ProviderUnavailableError,
+            r"4 of 8 .*=0.5.*daemon is away",
+        ),
+        (
+            Source(lambda number: (None,) if number == 2 else (0.0,)).make,
+            ["grading.max_infra_failed_rate=1"],
+            ProviderUnavailableError,
+            r"1 of 1 .*=1;",
+        ),
+        (
+            raising(0, 1, 2),
+            [],
+            GraderError,
+            r"HostCompare raised for 3 of 7 rollouts .*grading.max_raised_rate=0.3; the first: ",
+        ),
+    ],
+    ids=["half", "all of few", "a grader that raises for a third"],
+)
+async def test_too_many_failures_stop_the_run_and_the_cause_is_blamed(
+    make: Make, settings: list[str], kind: type[Exception], said: str
+) -> None:
+    buffer = buffer_of(make, "grading.patience=0", *settings)
+    with pytest.raises(kind, match=said):
+        await asyncio.wait_for(buffer.take(0, 9), 5)
 
 
 async def test_what_an_outage_took_part_of_is_made_again_under_its_number() -> None:
@@ -177,36 +223,6 @@ async def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said(
     with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*daemon is away") as error:
         await buffer.take(0, 9)
     assert "".join(error.value.__notes__).endswith(note)
-
-
-def raising(*numbers: int) -> Make:
-    """Make groups of which the first rollout lost its grader, in the groups of these numbers."""
-
-    async def make(number: int) -> Group:
-        rewards = (None, 1.0) if number in numbers else MIXED
-        group = await Source(lambda _: rewards).make(number)
-        group.rollouts[0].grader_raised = number in numbers
-        return group
-
-    return make
-
-
-async def test_a_grader_that_raises_for_a_third_stops_the_run_and_is_blamed() -> None:
-    said = r"HostCompare raised for 3 of 7 rollouts .*grading.max_raised_rate=0.3; the first: "
-    with pytest.raises(GraderError, match=said):
-        await asyncio.wait_for(buffer_of(raising(0, 1, 2)).take(0, 9), 5)
-
-
-async def test_a_grader_that_raises_for_fewer_is_no_outage_of_the_backend() -> None:
-    settings = ("grading.max_infra_failed_rate=0.1", "buffer.drop_equal=false")
-    batch = await buffer_of(raising(0), *settings).take(0, 9)
-    assert (batch.failed, batch.remade) == (1, 0)
-
-
-async def test_what_needed_no_sandbox_is_no_outage() -> None:
-    settings = ("grading.max_infra_failed_rate=0", "buffer.drop_equal=false")
-    batch = await buffer_of(Source(lambda _: (0.0, 0.0)).make, *settings).take(0, 9)
-    assert (len(batch.groups), batch.failed) == (4, 0)
 
 
 async def test_closing_gives_up_what_is_being_made() -> None:

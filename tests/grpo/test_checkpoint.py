@@ -4,7 +4,7 @@ import json
 import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,12 @@ from sandboxkit.integrations.grpo.hand_over import handed
 from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.objective import Objective
 from sandboxkit.integrations.grpo.training import train_step
-from tests.grpo.stand_ins import Nursery, nursery
+from tests.grpo.stand_ins import nursery
 from tests.grpo.tiny import samples
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]  # torch's own checkpointing, of many kinds
 
 STEPS = 5
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Nursery]:
-    with nursery() as process:
-        yield process
 
 
 def loaded(folder: str) -> tuple[PreTrainedModel, torch.optim.Optimizer]:
@@ -111,21 +105,22 @@ def test_without_room_earlier_checkpoints_stay_unchanged(folder: str, tmp_path: 
     assert checkpoint.newest(tmp_path) == (whole, [])
 
 
-def test_another_number_of_ranks_goes_on(folder: str, tmp_path: Path, started: Nursery) -> None:
+def test_another_number_of_ranks_goes_on(folder: str, tmp_path: Path) -> None:
     """From two ranks to one and back: the weights and moments are the same, whoever holds them."""
+    with nursery() as started:
 
-    def train(run: str, ranks: int, kill_after: int | None = None) -> list[float]:
-        arguments = (folder, "dapo", str(STEPS), str(tmp_path / run))
-        lines = started.train(*arguments, ranks=ranks, kill_after=kill_after)
-        return [json.loads(line)["loss"] for line in lines]
+        def train(run: str, ranks: int, kill_after: int | None = None) -> list[float]:
+            arguments = (folder, "dapo", str(STEPS), str(tmp_path / run))
+            lines = started.train(*arguments, ranks=ranks, kill_after=kill_after)
+            return [json.loads(line)["loss"] for line in lines]
 
-    whole = train("whole", 1)
-    train("run", 2, kill_after=2)
-    resumed = train("run", 1)
-    assert 1 <= len(resumed) <= STEPS - 1
-    assert resumed == pytest.approx(whole[-len(resumed) :], abs=1e-5)
-    shutil.rmtree(max((tmp_path / "run" / "checkpoints").glob("step-*")))
-    assert train("run", 2) == pytest.approx(whole[-1:], abs=1e-5), "from the checkpoint before"
+        whole = train("whole", 1)
+        train("run", 2, kill_after=2)
+        resumed = train("run", 1)
+        assert 1 <= len(resumed) <= STEPS - 1
+        assert resumed == pytest.approx(whole[-len(resumed) :], abs=1e-5)
+        shutil.rmtree(max((tmp_path / "run" / "checkpoints").glob("step-*")))
+        assert train("run", 2) == pytest.approx(whole[-1:], abs=1e-5), "from the checkpoint before"
     one, two = (load(str(tmp_path / run / "export")).state_dict() for run in ("whole", "run"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, atol=1e-4, rtol=0)

@@ -1,9 +1,12 @@
 """The hand-over of weights, for many families: the names, and the check that the engine has them."""
 
 import asyncio
+import contextlib
 import copy
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,12 +44,6 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def sample(
-    prompt: tuple[int, ...], ids: tuple[int, ...], logp: tuple[float, ...]
-) -> TrainingSample:
-    return TrainingSample(prompt, ids, (True,) * len(ids), logp, 0.0)
-
-
 def config(folder: Path, engine: EngineConfig) -> Config:
     return Config(model=Model(name=str(folder)), data=Data(train="rows"), engine=engine)
 
@@ -62,29 +59,42 @@ def test_weights_have_the_names_of_the_models_files(folder: Path) -> None:
             assert torch.equal(found[name], value), name
 
 
-def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
-    trained, settings = changed(folder, 1, 0.2), config(folder, EngineConfig())
+@contextlib.contextmanager
+def checks(folder: Path, trained: Any) -> Iterator[Any]:
+    """An engine, and a function that refuses its log-probabilities where they are not the trained's.
+
+    They are those of completions that it samples, or of given tokens.
+    """
     engine = HFEngine(load(str(folder)), stop={1})
 
-    def check(version: int) -> None:
-        done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
-        samples = [sample(PROMPT, each.ids, each.logp) for each in done]
+    def check(version: int, fixed: tuple[int, ...] = ()) -> None:
+        if fixed:
+            made = [(fixed[:1], fixed[1:], asyncio.run(engine.score(fixed)))]
+        else:
+            done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
+            made = [(PROMPT, each.ids, each.logp) for each in done]
+        samples = [TrainingSample(p, ids, (True,) * len(ids), logp, 0.0) for p, ids, logp in made]
         own = score(trained, samples, max_tokens_per_row=64)
-        refuse_difference(samples, own, version, settings)
+        refuse_difference(samples, own, version, config(folder, EngineConfig()))
 
     try:
-        with pytest.raises(EngineError, match=r"step 0, .* by the engine and of .* by the trainer"):
-            check(0)
-        engine.update_weights(handed(trained, settings), 1)
-        check(1)
+        yield engine, check
     finally:
         engine.close()
 
 
+def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
+    trained = changed(folder, 1, 0.2)
+    with checks(folder, trained) as (engine, check):
+        with pytest.raises(EngineError, match=r"step 0, .* by the engine and of .* by the trainer"):
+            check(0)
+        engine.update_weights(handed(trained, config(folder, EngineConfig())), 1)
+        check(1)
+
+
 @pytest.mark.parametrize("wrong", ["embedding", "layer"])
 def test_fixed_tokens_show_weights_that_a_sure_policy_hides(tmp_path: Path, wrong: str) -> None:
-    folder = save_model(tmp_path)
-    sure, settings = load(folder), config(tmp_path, EngineConfig())
+    sure, settings = load(save_model(tmp_path)), config(tmp_path, EngineConfig())
     with torch.no_grad():
         sure.lm_head.weight *= 2000  # each completion has the probability 1, by both sides
     other = copy.deepcopy(sure)
@@ -93,36 +103,20 @@ def test_fixed_tokens_show_weights_that_a_sure_policy_hides(tmp_path: Path, wron
             other.model.embed_tokens.weight[20:] *= 2
         else:
             other.model.layers[1].mlp.up_proj.weight *= 1.01
-    words = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel({f"<{n}>": n for n in range(VOCABULARY)})),
-        pad_token="<0>",
-        eos_token="<1>",
-    )
+    vocabulary = Tokenizer(WordLevel({f"<{n}>": n for n in range(VOCABULARY)}))
+    words = PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="<0>", eos_token="<1>")
     fixed = fixed_tokens(words, 48, seed=0)
     assert set(fixed) <= set(range(2, VOCABULARY))
     assert len(set(fixed)) > VOCABULARY / 2
     assert fixed == fixed_tokens(words, 48, seed=0) != fixed_tokens(words, 48, seed=1)
-    engine = HFEngine(load(folder), stop={1})
-
-    def check(version: int, which: str) -> None:
-        if which == "sampled":
-            done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
-            samples = [sample(PROMPT, each.ids, each.logp) for each in done]
-        else:
-            samples = [sample(fixed[:1], fixed[1:], asyncio.run(engine.score(fixed)))]
-        own = score(sure, samples, max_tokens_per_row=64)
-        refuse_difference(samples, own, version, settings)
-
-    try:
+    with checks(tmp_path, sure) as (engine, check):
         engine.update_weights(handed(sure, settings), 1)
-        check(1, "sampled")
-        check(1, "fixed")
+        check(1)
+        check(1, fixed)
         engine.update_weights(handed(other, settings), 2)
-        check(2, "sampled")
+        check(2)
         with pytest.raises(EngineError, match=r"step 2, 47 .* by the engine and of .* by the tr"):
-            check(2, "fixed")
-    finally:
-        engine.close()
+            check(2, fixed)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import tomllib
 from pathlib import Path
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleRequest
@@ -85,20 +84,8 @@ def samples(count: int, seed: int = 0) -> list[TrainingSample]:
 
 def chat_tokenizer() -> PreTrainedTokenizerFast:
     """A token for each byte, and a chat template with turns for tools."""
-    special = ["<|pad|>", "<|start|>", "<|end|>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
-    words = Tokenizer(models.BPE(vocabulary, []))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    words.add_special_tokens([AddedToken(token, special=True) for token in special])
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<|pad|>", eos_token="<|end|>", padding_side="left"
-    )
-    made.chat_template = (
-        "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
-    )
+    folder = Path(__file__).parent / "chat"
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
     return made
 
 

@@ -12,7 +12,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import torch
 import trl
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
@@ -23,22 +22,11 @@ from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit
 from tests.trl.scripted import CHAT, LONG, script
 
-SPECIAL = ["<|pad|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
-SPECIAL += ["<tool_response>", "</tool_response>", "<think>", "</think>"]
-
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """Bytes as tokens, with TRL's own chat template for Qwen3, which renders tools."""
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    words.train_from_iterator(
-        [], trainers.BpeTrainer(special_tokens=SPECIAL, initial_alphabet=alphabet)
-    )
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<|pad|>", eos_token="<|im_end|>", padding_side="left"
-    )
+    folder = Path(__file__).parent / "tokenizer"
+    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(folder)
     made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
     return made
 
