@@ -58,23 +58,11 @@ WORK.append(("execute", {"command": "#" * 200_000}))
 def test_an_agent_edits_runs_and_finds_files(sandbox: Sandbox, run: str) -> None:
     made = agent(sandbox, *WORK)
     state = made.invoke(TASK) if run == "invoke" else asyncio.run(made.ainvoke(TASK))
-    wrote, failed, edited, passed, listed, read, grepped, globbed, late, much, bad, long = answers(
-        state
-    )
-    assert "/workspace/code/add.py" in wrote
-    assert "AssertionError" in failed
-    assert "exit code 1" in failed
-    assert "replaced 1 instance" in edited
-    assert passed.startswith("4\n")
-    assert "/workspace/code/add.py" in listed
-    assert "return sum((a, b))" in read
-    assert "/workspace/code/add.py" in grepped
-    assert "/workspace/code/add.py" in globbed
-    assert late.startswith("begun\nmore\n")
-    assert "killed: it ran past its timeout of 1 s" in late
-    assert len(much) < 100_000  # the framework keeps the rest in a file
-    assert "exit code 2" in bad
-    assert "pass it through stdin or a file" in long
+    found = answers(state)
+    for call, answer in zip(CALLS, found, strict=False):
+        assert [part for part in call["says"] if part not in answer] == []
+    assert len(found[9]) < 100_000  # the framework keeps the rest in a file
+    assert "pass it through stdin or a file" in found[-1]
     assert state["messages"][-1].text == "done"
     assert (
         sandbox.read_file("/workspace/code/add.py").result()

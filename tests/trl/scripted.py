@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,6 +33,12 @@ def call(name: str, **arguments: str) -> str:
     return f"<tool_call>\n{answer}\n</tool_call>"
 
 
+def sandboxes_of(session: str) -> list[str]:
+    """The ids of those on the local provider that a session has."""
+    listed = Sandbox.list(provider="local").result()
+    return [info.id for info in listed if info.tags.get("sandboxkit.session") == session]
+
+
 async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
     found = (await sandbox.read_file("/workspace/answer")).decode().strip()
     if found == row["want"]:
@@ -52,21 +57,14 @@ CHAT = [{"prompt": [{"role": "user", "content": "fix it."}], "want": "42"}] * 16
 
 
 class Meeting(FakeProvider):
-    """Runs no command before commands of `number` sandboxes have been asked for."""
+    """Runs no command before the first commands of `number` sandboxes have been asked for."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        self.most = 0
-        self._number, self._here = number, Counter[str]()
-        self._all_here = asyncio.Event()
+        self._first, self._seen = asyncio.Barrier(number), set[str]()
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        self._here[sandbox_id] += 1
-        self.most = max(self.most, len(+self._here))
-        if self.most >= self._number:
-            self._all_here.set()
-        try:
-            await self._all_here.wait()
-            return await super().exec(sandbox_id, command, output)
-        finally:
-            self._here[sandbox_id] -= 1
+        if sandbox_id not in self._seen:
+            self._seen.add(sandbox_id)
+            await self._first.wait()
+        return await super().exec(sandbox_id, command, output)

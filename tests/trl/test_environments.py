@@ -1,8 +1,8 @@
 """Environments in TRL's own trainer, and by themselves."""
 
 import asyncio
-import math
 import threading
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from sandboxkit.integrations.trl import (
 from sandboxkit.terminal import _managed
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Hanging, Refusing
-from tests.trl.scripted import TURNS, call, judge
+from tests.trl.scripted import TURNS, call, judge, sandboxes_of
 from tests.trl.tiny import Dying, expected_advantages, rates, rewards, train
 
+EPISODES = tomllib.loads((Path(__file__).parent / "episodes.toml").read_text())["episode"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 
@@ -38,21 +39,16 @@ def test_environments_give_tools_and_rewards_and_begin_rollouts_afresh(tmp_path:
             assert "wrote 2 bytes to /workspace/answer" in reply[3]
             assert "edited /workspace/answer" in reply[5]
             assert "42" in reply[7]
-        mine = [info.id for info in listed() if session_of(info) == environments.session.id]
-        assert len(mine) == 16, "one sandbox a rollout"
-    assert not {info.id for info in listed()} & set(mine)
+        session = environments.session.id
+        assert len(sandboxes_of(session)) == 16, "one sandbox a rollout"
+    assert sandboxes_of(session) == []
 
 
-def listed() -> list[Any]:
-    return Sandbox.list(provider="local").result()
+ANSWERS = (call("bash", command="echo 42 > answer"), "done")
 
 
-def session_of(info: Any) -> Any:
-    return info.tags.get("sandboxkit.session")
-
-
-def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path) -> None:
-    provider = Dying()
+def test_a_third_of_failing_starts_changes_no_other_advantage(tmp_path: Path) -> None:
+    provider = Refusing(lambda number: number % 10 in (2, 5, 8))
     turns = (call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
     with SandboxEnvironments(judge, provider=provider) as environments:
         reward = EnvironmentReward(max_infra_failed_rate=0.9)
@@ -64,27 +60,23 @@ def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path) -
     assert (advantages[failed] == 0).all()
     torch.testing.assert_close(advantages, expected_advantages(found), atol=1e-5, rtol=1e-4)
     logged = rates(training, 5)
-    assert sum(logged) / 5 == pytest.approx(len(provider.died) / 80)
+    assert sum(logged) / 5 == pytest.approx(provider.refused / 80)
     assert logged[-1] == failed.float().mean()
 
 
-def test_a_sandbox_that_cannot_be_made_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
-    """Every third is refused, and whatever is tried again."""
-    provider = Refusing(lambda number: number >= 16 or number % 3 == 2)
-    turns = (call("bash", command="echo 42 > answer"), "done")
-    with SandboxEnvironments(judge, provider=provider) as environments:
-        training = train(tmp_path, environments, turns)
-        assert sum(math.isnan(value) for value in rewards(training)) == 5
-        equal = list(training._logs["advantages"])
-        assert equal == [0.0] * 16, "all that were graded are equal"
+def test_a_sandbox_that_dies_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
+    with SandboxEnvironments(judge, provider=Dying()) as environments:
+        training = train(tmp_path, environments, ANSWERS)
+        found = torch.tensor(rewards(training))
+        assert found.isnan().sum() == 5
+        assert found.nansum() == 11
         assert rates(training, 1) == [pytest.approx(5 / 16)]
         assert training.state.log_history[0]["outcome/passed"] == pytest.approx(11 / 16)
 
 
 def test_environments_may_tell_trl_their_reward_themselves(tmp_path: Path) -> None:
-    turns = (call("bash", command="echo 42 > answer"), "done")
     with SandboxEnvironments(judge, provider=FakeProvider(), get_reward=True) as environments:
-        training = train(tmp_path, environments, turns, reward=False)
+        training = train(tmp_path, environments, ANSWERS, reward=False)
         assert rewards(training, "RewardedSandboxEnvironment") == [1.0] * 16
         with pytest.raises(ConfigurationError, match="count twice"):
             EnvironmentReward()(["p"], ["c"], environments=[environments()])
@@ -119,15 +111,20 @@ def test_the_reward_needs_environments() -> None:
         EnvironmentReward()(["p"], ["c"])
 
 
-def test_an_answer_that_is_not_there_is_the_models_failure() -> None:
-    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
+@pytest.mark.parametrize("case", EPISODES, ids=lambda case: case["name"])
+def test_an_episode_is_answered_and_graded(case: dict[str, Any]) -> None:
+    options = case.get("options", {})
+    with SandboxEnvironments(judge, provider=FakeProvider(), **options) as environments:
         rollout = environments()
-        rollout.reset(want="42")
-        assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
-        assert rollout.read_file("/workspace/nothing").startswith("error: ")
-        rollout.write_file("/workspace/twice", "a a")
-        assert "occurs 2 times" in rollout.edit("/workspace/twice", "a", "b")
-        assert rollout.read_file("relative").startswith("error: ")
+        rollout.reset(want=case.get("want"))
+        for each in case["calls"]:
+            output = getattr(rollout, each["tool"])(*each["given"])
+            assert output.startswith(each.get("begins", "")), output
+            assert output.endswith(each.get("ends", "")), output
+            assert each.get("has", "") in output
+        if "reward" in case:
+            found = EnvironmentReward()(["p"], ["c"], environments=[rollout])
+            assert found == [case["reward"]]
         # Any tokenizer can read the answer.
         assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
 
@@ -205,21 +202,6 @@ def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.Monk
         monkeypatch.setattr(f"{shell}CALL_SECONDS", 0.5)  # the rest in proportion
         assert rollout.bash("true").startswith("error: the command was not started")
         assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
-
-
-def test_a_long_observation_loses_its_middle_and_a_long_command_goes_on() -> None:
-    options: dict[str, Any] = {"provider": FakeProvider(), "observation_limit": 300}
-    with SandboxEnvironments(judge, **options) as environments:
-        rollout = environments()
-        rollout.reset()
-        output = rollout.bash("seq 1000; (exit 3)")
-        assert output.startswith("1\n2\n")
-        assert output.endswith("1000\n\n[exit status 3]")
-        assert "characters left out" in output
-    with SandboxEnvironments(judge, **options, timeout=0.5) as environments:
-        rollout = environments()
-        rollout.reset()
-        assert "[still running" in rollout.bash("echo so far; sleep 60")
 
 
 def test_resetting_does_not_wait_for_the_sandbox(tmp_path: Path) -> None:

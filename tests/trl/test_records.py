@@ -16,7 +16,7 @@ from sandboxkit.integrations.trl import (
 )
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Length, whole
-from tests.trl.scripted import TURNS, call, judge
+from tests.trl.scripted import TURNS, call, judge, sandboxes_of
 from tests.trl.tiny import rates, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
@@ -38,9 +38,7 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
             per_device_train_batch_size=8,
         )
         assert rates(training, 2) == [0.0] * 2
-        listed = environments.session.list().result()
-        mine = [i for i in listed if i.tags.get("sandboxkit.session") == environments.session.id]
-        assert len(mine) == 8, "one sandbox a rollout"
+        assert len(sandboxes_of(environments.session.id)) == 8, "one sandbox a rollout"
     assert records.steps(folder) == [1, 2]
     assert [row["member"] for row in kept(folder, 2)] == list(range(8))
     row = kept(folder, 1)[3]

@@ -17,6 +17,8 @@ from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Hangs, Length, Refusing, Sometimes, whole
 from tests.trl.tiny import expected_advantages, trainer
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+PLAIN = [{"prompt": f"write {number}"} for number in range(16)]
 Make = Callable[..., SandboxReward]
 SLEEPS = "import time\ndef f(x): time.sleep(600)"
 ADD = "def add(a, b): return a + b"
@@ -196,11 +198,6 @@ def test_tasks_with_a_reference_are_checked_before_the_first_batch(
     assert checked(check_tasks="off") == []
     with pytest.raises(ConfigurationError, match="task 2 is refused"):
         checked(check_tasks="raise")
-
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
-
-PLAIN = [{"prompt": f"write {number}"} for number in range(16)]
 
 
 @pytest.mark.parametrize("combined", [False, True])

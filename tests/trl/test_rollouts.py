@@ -1,16 +1,15 @@
 """SandboxRollouts as the rollout_func of TRL's own trainer."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, SandboxSpec
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
 from sandboxkit.testing import FakeProvider
 from tests.trl.scripted import CHAT, LONG, TURNS, Meeting, call, judge, script
-from tests.trl.tiny import rates, rewards, train, trainer
+from tests.trl.tiny import rewards, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 ANSWER = (call("bash", command="echo 42 > answer"), "done")
@@ -64,10 +63,9 @@ def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> 
 
 
 def test_all_rollouts_of_a_batch_use_their_tools_at_once(tmp_path: Path) -> None:
-    provider = Meeting(16)  # with fewer at a time, no command would ever begin
-    with SandboxEnvironments(judge, provider=provider) as environments:
+    # With fewer at a time, no command would ever begin.
+    with SandboxEnvironments(judge, provider=Meeting(16)) as environments:
         assert rewards(train(tmp_path, SandboxRollouts(environments), ANSWER)) == [1.0] * 16
-    assert provider.most == 16
 
 
 def test_a_model_that_knows_nothing_can_be_trained_so(tmp_path: Path) -> None:
@@ -84,23 +82,6 @@ def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
         turns = (call("bash", command="echo 1 > answer"), "done")
         found = rewards(train(tmp_path, SandboxRollouts(environments), turns, rows))
         assert sorted(found) == [0.0] * 8 + [1.0] * 8
-
-
-def test_a_sandbox_that_cannot_be_made_masks_its_rollout(tmp_path: Path) -> None:
-    class Full(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            if spec.files["/workspace/number"] == b"1":
-                raise ProviderUnavailableError("no capacity today", provider=self.name)
-            return await super().create(spec)
-
-    rows = [{**row, "files": {"/workspace/number": str(at % 4)}} for at, row in enumerate(CHAT)]
-    numbers = iter(rows)
-    with SandboxEnvironments(judge, provider=Full()) as environments:
-        rollouts = SandboxRollouts(environments, row=lambda prompt: next(numbers))
-        training = train(tmp_path, rollouts, ANSWER)
-        found = [math.isnan(value) for value in rewards(training)]
-        assert found == [False, True, False, False] * 4
-        assert rates(training, 1) == [0.25]
 
 
 def test_a_missing_tool_and_a_call_that_does_not_fit_are_answered(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, Sandbox, SandboxStartError
+from sandboxkit import ConfigurationError, ProviderUnavailableError, SandboxStartError
 from sandboxkit.integrations.trl import SandboxReward, SandboxTools
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Hanging, Length, Refusing, whole
-from tests.trl.scripted import CHAT, LONG, call, script
+from tests.trl.scripted import CHAT, LONG, call, sandboxes_of, script
 from tests.trl.tiny import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
@@ -65,8 +65,7 @@ def test_each_call_has_a_sandbox_of_its_own_and_none_is_left() -> None:
         assert tools.bash("touch /workspace/left; ls /workspace") == "left\n"
         assert tools.python("import os; print(os.listdir('/workspace'))") == "[]\n"
         session = tools.session.id
-    listed = Sandbox.list(provider="local").result()
-    assert [info for info in listed if info.tags.get("sandboxkit.session") == session] == []
+    assert sandboxes_of(session) == []
 
 
 def test_a_long_answer_loses_its_middle_and_a_long_program_is_killed() -> None:

@@ -1,6 +1,5 @@
 """A model and a tokenizer small enough for a test, and whole trainings with TRL's trainer."""
 
-import itertools
 import os
 import tomllib
 from collections.abc import Sequence
@@ -78,23 +77,18 @@ def rates(training: GRPOTrainer, steps: int) -> list[float]:
 
 
 class Dying(FakeProvider):
-    """Three sandboxes of ten die under their first command."""
+    """Every third sandbox dies under its first command."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers = itertools.count()
-        self._broken: set[str] = set()
-        self.died: set[str] = set()
+        self.made: list[str] = []
 
     async def create(self, spec: SandboxSpec) -> str:
-        made = await super().create(spec)
-        if next(self._numbers) % 10 in (2, 5, 8):
-            self._broken.add(made)
-        return made
+        self.made.append(await super().create(spec))
+        return self.made[-1]
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        if sandbox_id in self._broken:
-            self.died.add(sandbox_id)
+        if self.made.index(sandbox_id) % 3 == 2:
             raise SandboxTerminatedError("out of memory", provider=self.name)
         return await super().exec(sandbox_id, command, output)
 
