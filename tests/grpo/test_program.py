@@ -10,13 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toys import compose
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
 from sandboxkit.integrations._training import plot, records
@@ -27,9 +27,11 @@ from sandboxkit.provider import Output
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.grpo import tiny
+from tests.trl.graders import Refusing
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
+WRONG = tomllib.loads((Path(__file__).parent / "wrong_runs.toml").read_text())["run"]
 TIMES = ("_seconds", "per_second", "sandbox_")
 
 
@@ -229,27 +231,12 @@ def test_weights_and_biases_without_a_login(
     assert "Traceback" not in output
 
 
-class Failing(LocalProvider):
-    """Every fifth sandbox cannot be made; or from some number on none."""
-
-    def __init__(self, before: int | None = None) -> None:
-        super().__init__()
-        self.before, self.made = before, 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.made += 1
-        away = self.made % 5 == 0 if self.before is None else self.made > self.before
-        if away:
-            raise ProviderUnavailableError("injected")
-        return await super().create(spec)
-
-
 def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(toy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     more = ["run.steps=10", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
     # Each rollout is graded on its own, so that each can fail.
     more += ["grading.remember=0", "rollout.prompts_per_step=4"]
-    assert train(config(toy, run, *more), Failing()) == 0
+    assert train(config(toy, run, *more), Refusing(lambda number: number % 5 == 4)) == 0
     rows = metrics(run)
     failed = sum(row["infra_failed_rate"] for row in rows) / len(rows)
     assert 0.1 <= failed <= 0.3
@@ -263,15 +250,15 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(toy: Path, tmp_
 @pytest.mark.parametrize(
     ("before", "more", "said"),
     [
-        (0, ["model.name=/nowhere/model"], "injected"),  # before the model is loaded
-        (1, ["grading.options={limits={retries=0}}"], "first row cannot be graded: .*injected"),
+        (0, ["model.name=/nowhere/model"], "no capacity"),  # before the model is loaded
+        (1, ["grading.options={limits={retries=0}}"], "first row cannot be graded: .*no capacity"),
     ],
 )
 def test_a_backend_that_is_away_stops_the_run_before_it_starts(
     toy: Path, tmp_path: Path, before: int, more: list[str], said: str
 ) -> None:
     with pytest.raises(ProviderUnavailableError, match=said):
-        train(config(toy, tmp_path / "run", *more), Failing(before=before))
+        train(config(toy, tmp_path / "run", *more), Refusing(lambda number: number >= before))
 
 
 def test_a_grader_that_raises_now_and_then_is_a_line_on_the_screen(
@@ -326,38 +313,29 @@ def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_p
         train(config(toy, second, *small, "run.steps=2"))
 
 
-def test_what_is_wrong_is_said_before_anything_starts(toy: Path, tmp_path: Path) -> None:
-    def refused(match: str, *more: str) -> None:
-        with pytest.raises(ConfigurationError, match=match):
-            train(config(toy, tmp_path / "run", *more))
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case["says"])
+def test_what_is_wrong_is_said_before_anything_starts(
+    toy: Path, tmp_path: Path, case: dict[str, Any]
+) -> None:
+    path, more = (
+        tmp_path / "rows.jsonl",
+        case.get("settings", [f"data.train={tmp_path}/rows.jsonl"]),
+    )
+    first = (toy / "train.jsonl").read_text().partition("\n")[0]
+    path.write_text("".join(row.replace("FIRST", first) + "\n" for row in case.get("rows", ())))
+    with pytest.raises(ConfigurationError, match=case["says"]):
+        train(config(toy, tmp_path / "run", *more))
 
-    refused("'/nowhere/model' cannot be loaded", "model.name=/nowhere/model")
-    refused("data '/nowhere' cannot be read", "data.train=/nowhere")
-    refused("unknown provider 'nowhere'", "grading.provider=nowhere")
-    refused("line 1: the prompt has .* shorten it", "engine.max_model_tokens=16")
-    refused("needs messages", "rollout.max_turns=2")
-    for number, (line, match) in enumerate(
-        [
-            ("{", "line 2: .*property name"),
-            ("[1]", "line 2: a list, not an object"),
-            ('{"prompt": ""}', "line 2: prompt='': give text"),
-            ('{"prompt": [{"role": "user", "content": "x"}]}', "line 2: .*no chat template"),
-        ]
-    ):
-        path = tmp_path / f"{number}.jsonl"
-        path.write_text(json.dumps(compose.row(compose.splits()[0][0])) + f"\n{line}\n")
-        refused(match, f"data.train={path}")
-    (tmp_path / "empty.jsonl").write_text("\n")
-    refused("has no rows", f"data.train={tmp_path}/empty.jsonl")
-    path = tmp_path / "no-cases.jsonl"
-    path.write_text(json.dumps({"prompt": "task add 2:"}) + "\n")
-    refused("first row cannot be graded: the grader raised Config.*cases", f"data.train={path}")
+
+def test_a_folder_in_use_and_a_machine_without_gpu_are_refused(toy: Path, tmp_path: Path) -> None:
     if not torch.cuda.is_available():
-        refused("run.device='cuda': torch finds no GPU", "run.device=cuda")
-    refused("run.folder=.* cannot be made", f"run.folder={path}/run")
+        with pytest.raises(ConfigurationError, match=r"run.device='cuda': torch finds no GPU"):
+            train(config(toy, tmp_path / "run", "run.device=cuda"))
+    (tmp_path / "run").mkdir(exist_ok=True)
     with (tmp_path / "run" / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        refused("is in use by another process")
+        with pytest.raises(ConfigurationError, match="is in use by another process"):
+            train(config(toy, tmp_path / "run"))
 
 
 def test_a_refused_task_is_reported_once_before_training_or_ends_the_run(

@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import random
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,29 +67,19 @@ def test_held_out_tasks_are_not_trained_on(made: Any, tmp_path: Path) -> None:
 
 
 def tiny_gguf(file: Path, gguf: ModuleType) -> dict[str, torch.Tensor]:
-    """Write a Llama of two layers in Q4_1, with a byte-level tokenizer; returns what it holds."""
-    size, inner, layers, heads = 64, 96, 2, 4
+    """Write a model with its matrices in Q4_1; returns what it holds."""
+    given = tomllib.loads((Path(__file__).parent / "gguf.toml").read_text())
+    size, inner = given["embedding_length"], given["feed_forward_length"]
     alphabet = [chr(code) for code in range(33, 127)] + ["Ċ", "Ġ"]
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet, "ĊĊ"]
+    kinds = [3, 3, 3] + [1] * (len(tokens) - 3)
+    given |= {"vocab_size": len(tokens), "token_list": tokens, "token_types": kinds}
     writer = gguf.GGUFWriter(file, "llama")
-    writer.add_context_length(128)
-    writer.add_embedding_length(size)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, 3, 3] + [1] * (len(tokens) - 3))
-    writer.add_token_merges(["Ċ Ċ"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    for name, value in given.items():
+        getattr(writer, f"add_{name}")(value)
     generator, held = torch.Generator().manual_seed(0), dict[str, torch.Tensor]()
     shapes = {"token_embd": (len(tokens), size), "output_norm": (size,)}
-    for layer in range(layers):
+    for layer in range(given["block_count"]):
         shapes |= {
             **{f"blk.{layer}.attn_{name}": (size, size) for name in ("q", "k", "v", "output")},
             **{f"blk.{layer}.{name}_norm": (size,) for name in ("attn", "ffn")},
@@ -100,8 +91,8 @@ def tiny_gguf(file: Path, gguf: ModuleType) -> dict[str, torch.Tensor]:
         if len(shape) == 1:
             writer.add_tensor(f"{name}.weight", values)
             continue
-        packed = gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q4_1)
         kind = gguf.GGMLQuantizationType.Q4_1
+        packed = gguf.quants.quantize(values, kind)
         writer.add_tensor(f"{name}.weight", packed, raw_dtype=kind)
         held[name] = torch.from_numpy(gguf.quants.dequantize(packed, kind))
     writer.write_header_to_file()
@@ -123,9 +114,9 @@ def test_a_model_in_a_gguf_file_becomes_one_to_train(
     assert not hasattr(model.config, "quantization_config")
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     own = model.state_dict()
-    for ours, theirs in {"up": "up", "down": "down", "gate": "gate"}.items():
-        found = own[f"model.layers.1.mlp.{ours}_proj.weight"]
-        torch.testing.assert_close(found, held[f"blk.1.ffn_{theirs}"])
+    for name in ("up", "down", "gate"):
+        found = own[f"model.layers.1.mlp.{name}_proj.weight"]
+        torch.testing.assert_close(found, held[f"blk.1.ffn_{name}"])
     torch.testing.assert_close(own["model.embed_tokens.weight"], held["token_embd"])
     stop = model.generation_config.eos_token_id
     tokens = load_tokenizer(str(tmp_path / "model"))

@@ -21,7 +21,7 @@ from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Task, bundled_tasks
 from tests.grpo import tiny
-from tests.grpo.test_rollout import END, Away, Script, tool_call
+from tests.grpo.test_rollout import END, Script, refusing, tool_call
 
 TASKS = bundled_tasks()
 BUNDLED = Path(str(resources.files("sandboxkit.integrations.swe"))) / "tasks"
@@ -79,10 +79,10 @@ def test_a_task_is_worked_on_with_tools_and_graded_by_its_tests(
 
 
 def test_a_task_that_cannot_start_masks_its_rollout_and_its_group_is_kept() -> None:
-    with Session(Away()) as session:
+    with Session(refusing()) as session:
         (failed,) = run(session, [tool_call("true"), "Well."])
     assert failed.verdict.reward is None
-    assert "no room" in failed.verdict.detail
+    assert "no capacity" in failed.verdict.detail
     assert failed.version == 1, "its first turn was written meanwhile"
     assert Group(0, (failed, Rollout(failed.row, version=0))).version == 0
     assert Group(0, (Rollout(failed.row),)).version is None
