@@ -26,25 +26,21 @@ def test_a_program_prints_exactly_what_is_expected(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "returncode", "expected"),
+    ("arguments", "status", "expected"),
     [
         ([], 2, "--dry-run for a script, or --base-url URL for a server"),
         (["--base-url", "http://127.0.0.1:9/v1"], 1, "no rollout has a reward; the first: "),
     ],
 )
-def test_rollouts_without_a_model_say_so_and_fail(
-    arguments: list[str], returncode: int, expected: str
-) -> None:
+def test_rollouts_without_a_model_fail(arguments: list[str], status: int, expected: str) -> None:
     command = [sys.executable, str(FOLDER / "mbpp_rollouts.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
-    assert done.returncode == returncode
+    assert done.returncode == status
     assert expected in done.stderr
 
 
 @pytest.mark.timeout(300)
-def test_the_trainer_trains_and_keeps_its_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trainer_trains_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     options = ["--tiny", "--sandboxes", "4", "--out", str(tmp_path)]
     # As Python has it by itself: what it would warn a user of is an error of the example's.

@@ -70,9 +70,7 @@ def test_an_error_is_shown_and_can_be_mended() -> None:
     ],
     ids=["wrong", "no code", "hard-coded"],
 )
-def test_what_is_not_right_in_the_end_earns_nothing(
-    replies: tuple[str, ...], attempts: int
-) -> None:
+def test_what_is_wrong_in_the_end_earns_nothing(replies: tuple[str, ...], attempts: int) -> None:
     policy, seen = script(*replies)
     assert rollout(policy, Rollouts(attempts=attempts)).reward == 0.0
     assert len(seen) == len(replies)
@@ -85,7 +83,7 @@ def test_what_is_not_right_in_the_end_earns_nothing(
         ("while True: pass", {"timeout": 2}, "ran past 2 s"),
     ],
 )
-def test_an_observation_is_short_and_says_what_went_wrong(
+def test_an_observation_is_short_and_says_why(
     code: str, options: dict[str, Any], told: str
 ) -> None:
     policy, seen = script(f"```python\n{code}\n```", RIGHT)

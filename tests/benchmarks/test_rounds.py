@@ -103,10 +103,8 @@ def test_a_side_with_a_wrong_output_has_no_figures(tmp_path: Path) -> None:
     turns_wrong = f"echo x >> {file}; test $(wc -l < {file}) -lt 4 && echo hello || echo no"
     with side(HELLO) as right, side({**HELLO, "argv": ["sh", "-c", turns_wrong]}) as wrong:
         players = {"right": right, "wrong": wrong}
-        machine = Shares(*[0.0] * 6)
-        measured = play(
-            row("right", "wrong", rounds=4), players, machine, limit=0.05, deadline=float("inf")
-        )
+        four, machine = row("right", "wrong", rounds=4), Shares(*[0.0] * 6)
+        measured = play(four, players, machine, limit=0.05, deadline=float("inf"))
     assert len(measured.each("right")) == 4
     assert measured.each("wrong") == []
     assert "got (0, 'no\\n')" in measured.failures["wrong"]

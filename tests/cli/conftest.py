@@ -95,6 +95,10 @@ class Terminal:
         """Press keys."""
         os.write(self.master, text.encode())
 
+    def signal(self, name: str) -> None:
+        """Send the command a signal."""
+        self.process.send_signal(getattr(signal, name))
+
     def expect(self, text: str) -> None:
         """Wait until the text is on the screen; forget the screen up to it."""
         deadline = time.monotonic() + _SECONDS

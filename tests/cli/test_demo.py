@@ -3,7 +3,7 @@
 import pytest
 
 from sandboxkit.cli import _demo_run, _mbpp
-from tests.cli.conftest import Cli, Open
+from tests.cli.conftest import Cli
 
 
 def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
@@ -20,14 +20,6 @@ def test_the_demo_succeeds_on_local(cli: Cli) -> None:
     result = cli("demo")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "200/200: 100 passed, 97 failed, 3 timed out" in result.stdout
-
-
-def test_the_demo_shows_live_progress_on_a_terminal(terminal: Open) -> None:
-    window = terminal("demo", "--limit", "5")
-    window.expect("10 MBPP programs, half of them broken on purpose, each in a fresh local sandbox")
-    window.expect("10/10")
-    window.expect("as expected")
-    assert window.exit_code() == 0
 
 
 def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:

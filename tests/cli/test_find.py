@@ -26,9 +26,7 @@ def container(cli: Cli, tag: str) -> Iterator[str]:
     cli("stop", "-p", "docker", started.stdout.strip())
 
 
-def test_an_id_is_found_at_the_provider_that_has_it(
-    cli: Cli, container: str, detached: str, tag: str
-) -> None:
+def test_an_id_is_found_at_its_provider(cli: Cli, container: str, detached: str, tag: str) -> None:
     assert set(cli("ls", "-q", "--tag", tag).stdout.split()) == {container, detached}
     assert cli("exec", container, "sh", "-c", "echo kept > note; cat note").stdout == "kept\n"
     assert cli("cp", f"{container}:/workspace/note", "-").stdout == "kept\n"
@@ -39,7 +37,7 @@ def test_an_id_is_found_at_the_provider_that_has_it(
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 
-def test_what_is_not_configured_is_not_even_loaded(
+def test_what_is_not_configured_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (*HOSTED, "KUBERNETES_SERVICE_HOST", "MODAL_CONFIG_PATH"):
@@ -52,9 +50,8 @@ def test_what_is_not_configured_is_not_even_loaded(
         "import sys; from sandboxkit.cli import main; main(['ls', '--tag', 'none:such']); "
         "print({'daytona', 'e2b', 'yaml', 'modal'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.stdout == "set()\n"
     monkeypatch.setenv("E2B_API_KEY", "e2b_key")
     monkeypatch.setenv("SANDBOXKIT_PROVIDER", "modal")

@@ -36,9 +36,7 @@ def test_a_port_is_forwarded_until_ctrl_c(detached: str) -> None:
             socket.create_connection(("127.0.0.1", here), SECONDS)
 
 
-def test_it_ends_with_the_sandbox_and_takes_the_port_that_is_asked_for(
-    cli: Cli, detached: str
-) -> None:
+def test_it_ends_with_the_sandbox_and_takes_the_port_asked_for(cli: Cli, detached: str) -> None:
     here = free_port()
     with socket.create_server(("127.0.0.1", here)):
         refused = cli("forward", detached, f"8000:{here}")

@@ -84,9 +84,7 @@ TESTS = [
 
 
 @pytest.mark.parametrize("steps", TESTS)
-def test_a_session_prints_what_its_transcript_says(
-    steps: list[Step], cli: Cli, tag: str, tmp_path: Path
-) -> None:
+def test_a_session_goes_as_written(steps: list[Step], cli: Cli, tag: str, tmp_path: Path) -> None:
     script = _PREAMBLE
     if any("$ID" in step.command for step in steps):
         script += _DETACHED
@@ -108,7 +106,5 @@ def test_a_session_prints_what_its_transcript_says(
     outputs = re.split(rf"{_END}(\d+)\n", done.stdout)
     errors = done.stderr.split(f"{_END}\n")
     assert len(errors) == len(steps) + 1, done.stderr
-    for step, stdout, status, stderr in zip(
-        steps, outputs[::2], outputs[1::2], errors, strict=False
-    ):
-        step.check(stdout, stderr, int(status))
+    for step, *seen, status in zip(steps, outputs[::2], errors, outputs[1::2], strict=False):
+        step.check(*seen, int(status))

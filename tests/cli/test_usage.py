@@ -17,9 +17,7 @@ def test_a_provider_can_be_named_before_or_after_the_verb() -> None:
     assert parser.parse_args(["ls"]).provider is None
 
 
-def test_doctor_fits_a_terminal_of_80_columns(
-    terminal: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_fits_80_columns(terminal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     window = terminal("doctor", "-p", "local", cols=80)
     assert window.exit_code() == 0

@@ -97,7 +97,7 @@ def test_names_modes_and_links_are_part_of_the_digest(source: Path, change: obje
     assert _snapshot.read(str(stored(after))) == after.digest
 
 
-def test_a_copy_has_the_same_digest_and_is_stored_once(
+def test_a_copy_has_the_digest_and_is_stored_once(
     source: Path, tmp_path: Path, state: Path
 ) -> None:
     subprocess.run(["cp", "-r", source, tmp_path / "copy"], check=True)
@@ -154,9 +154,7 @@ def test_a_special_file_is_refused(source: Path) -> None:
             Dataset(source)
 
 
-def test_a_full_disk_has_a_remedy(
-    source: Path, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_has_remedy(source: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = _snapshot.read
 
     def full(path: str, copy: Path | None = None) -> str:
@@ -190,9 +188,8 @@ def test_a_dataset_that_a_living_process_uses_is_kept(source: Path) -> None:
 
 def test_a_fork_of_a_process_holds_nothing_for_it(source: Path) -> None:
     command = [sys.executable, "-c", PROGRAMS["fork"], str(source)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         digest = process.stdout.readline().strip()
         assert process.wait(60) == 0

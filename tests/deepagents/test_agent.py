@@ -64,10 +64,8 @@ def test_an_agent_edits_runs_and_finds_files(sandbox: Sandbox, run: str) -> None
     assert len(found[9]) < 100_000  # the framework keeps the rest in a file
     assert "pass it through stdin or a file" in found[-1]
     assert state["messages"][-1].text == "done"
-    assert (
-        sandbox.read_file("/workspace/code/add.py").result()
-        == b"def add(a, b):\n    return sum((a, b))\n"
-    )
+    written = sandbox.read_file("/workspace/code/add.py").result()
+    assert written == b"def add(a, b):\n    return sum((a, b))\n"
 
 
 def test_the_end_of_the_sandbox_is_no_answer_to_the_model(sandbox: Sandbox) -> None:

@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXPECTED = Path(__file__).parent / "expected"
 UNORDERED = {"reward_function"}  # prints results in the order in which they complete
-LOCAL_ONLY = {
-    "install_then_test"
-}  # it needs pip, which Debian's Python in the image of the tests lacks
+LOCAL_ONLY = {"install_then_test"}  # it needs pip, which Python in the tests' image lacks
 PROVIDERS = ("local", "docker")
 EACH_TIME = {"quickstart", "parallel_batch", "reward_function"}
 """The examples that run on docker each time. The others do so at night, and on local each time."""
@@ -93,6 +91,5 @@ def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
 
 
 def test_every_expected_output_belongs_to_an_example() -> None:
-    assert {path.stem for path in EXPECTED.glob("*.txt")} | {"swap_provider"} == {
-        path.stem for path in EXAMPLES
-    }
+    outputs = {path.stem for path in EXPECTED.glob("*.txt")} | {"swap_provider"}
+    assert outputs == {path.stem for path in EXAMPLES}

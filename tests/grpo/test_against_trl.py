@@ -91,10 +91,7 @@ def ours(
 
 CASES: dict[str, tuple[Objective, dict[str, Any]]] = {
     "grpo": (Objective("grpo"), {}),
-    "grpo with a reference": (
-        Objective("grpo", beta=0.04),
-        {"beta": 0.04, "use_bias_correction_kl": False},
-    ),
+    "reference": (Objective("grpo", beta=0.04), {"beta": 0.04, "use_bias_correction_kl": False}),
     "dapo": (Objective("dapo"), {}),
     "bnpo": (Objective("bnpo"), {}),
     "dr_grpo": (Objective("dr_grpo", max_completion_tokens=LENGTH), {}),

@@ -18,15 +18,14 @@ pytestmark = pytest.mark.anyio
 MIXED = (1.0, 0.0)
 Rewards = Callable[[int], Sequence[float | None]]
 Make = Callable[[int], Awaitable[Group]]
+Works = Callable[[float], Awaitable[None]]
 
 
 async def works(_: float) -> None:
     """Says the backend."""
 
 
-def buffer_of(
-    make: Make, *settings: str, works: Callable[[float], Awaitable[None]] = works
-) -> Buffer:
+def buffer_of(make: Make, *settings: str, works: Works = works) -> Buffer:
     needed = ["model.name=m", "data.train=t", "rollout.prompts_per_step=4", "rollout.group_size=2"]
     config = read(None, [*needed, *settings])
     return Buffer(make, config, Outage(works, config.grading))
@@ -146,9 +145,7 @@ def raising(*numbers: int) -> Make:
     ],
     ids=["few failures", "a grader that raises", "nothing needed a sandbox"],
 )
-async def test_what_is_no_outage_of_the_backend_is_counted(
-    make: Make, limit: float, failed: int
-) -> None:
+async def test_what_is_no_outage_is_only_counted(make: Make, limit: float, failed: int) -> None:
     settings = (f"grading.max_infra_failed_rate={limit}", "buffer.drop_equal=false")
     batch = await buffer_of(make, *settings).take(0, 9)
     assert (len(batch.groups), batch.failed, batch.remade) == (4, failed, 0)
@@ -217,7 +214,7 @@ async def away(_: float) -> None:
     ],
 )
 async def test_an_outage_that_does_not_end_is_told_with_what_the_backend_said(
-    works: Callable[[float], Awaitable[None]], note: str
+    works: Works, note: str
 ) -> None:
     buffer = buffer_of(Source(lambda _: (1.0, None)).make, "grading.patience=1.5", works=works)
     with pytest.raises(ProviderUnavailableError, match=r"4 of 8 .*daemon is away") as error:

@@ -127,9 +127,7 @@ def test_fixed_tokens_show_weights_that_a_sure_policy_hides(tmp_path: Path, wron
         (EngineConfig(dtype="bfloat16", max_difference=0.5), 0.5),
     ],
 )
-def test_a_difference_above_the_bound_of_the_type_is_refused(
-    engine: EngineConfig, bound: float
-) -> None:
+def test_a_difference_above_the_types_bound_is_refused(engine: EngineConfig, bound: float) -> None:
     given = [TrainingSample((5,), (6, 7), (True, True), (-1.0, -1.0), 0.0)]
     settings = config(Path("model"), engine)
     refuse_difference(given, [(-1.0, -1.0 - 1.8 * bound)], 3, settings)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toys import compose
@@ -50,10 +51,8 @@ def settings(folder: Path, run: Path, servers: list[Served], *more: str) -> list
 
 
 def connect(folder: Path, urls: Sequence[str], patience: float = 60.0) -> VLLMServers:
-    given = Settings(
-        kind="vllm_server", urls=urls, max_model_tokens=64, timeout=30.0, patience=patience
-    )
-    run = f"run-{secrets.token_hex(4)}"
+    limits: dict[str, Any] = {"max_model_tokens": 64, "timeout": 30.0, "patience": patience}
+    given, run = Settings(kind="vllm_server", urls=urls, **limits), f"run-{secrets.token_hex(4)}"
     return VLLMServers(given, model=str(folder), vocabulary=VOCABULARY, stop=[STOP], run=run)
 
 

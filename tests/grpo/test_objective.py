@@ -13,11 +13,10 @@ from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, lo
 
 LN2 = math.log(2)
 NAN = math.nan
+Floats = list[float]
 
 
-def tokens(
-    logp: list[float], old: list[float] | None = None, sequence: list[int] | None = None
-) -> Tokens:
+def tokens(logp: Floats, old: Floats | None = None, sequence: list[int] | None = None) -> Tokens:
     """Completions of the given tokens, advantage +1 for the first and -1 for the second."""
     current = torch.tensor(logp, requires_grad=True)
     before = current.detach() if old is None else torch.tensor(old)

@@ -140,18 +140,14 @@ class Signalling(LocalProvider):
             await asyncio.Event().wait()
         return await super().create(spec)
 
-    async def run_python(
-        self, sandbox_id: str, code: str, command: Command, output: Output
-    ) -> Exit:
+    async def run_python(self, box: str, code: str, command: Command, output: Output) -> Exit:
         if self.step == len(metrics(self.run)):
             self.step = None
             signal.raise_signal(signal.SIGTERM)
-        return await super().run_python(sandbox_id, code, command, output)
+        return await super().run_python(box, code, command, output)
 
 
-def test_a_pass_over_held_out_rows_that_a_signal_ended_is_made_up(
-    toy: Path, tmp_path: Path
-) -> None:
+def test_a_pass_over_held_out_rows_that_a_signal_ends_is_redone(toy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     more = ["run.steps=3", "run.evaluate_every=2", f"data.held_out={toy}/held_out.jsonl"]
     given = config(toy, run, *more, "rollout.prompts_per_step=4", "grading.remember=0")
@@ -218,9 +214,7 @@ def test_weights_and_biases_gets_the_metrics(whole: Path) -> None:
     assert b"infra_failed_rate" in log.read_bytes()
 
 
-def test_weights_and_biases_without_a_login(
-    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_needs_a_login(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -314,13 +308,11 @@ def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_p
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case["says"])
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_what_is_wrong_is_said_at_the_start(
     toy: Path, tmp_path: Path, case: dict[str, Any]
 ) -> None:
-    path, more = (
-        tmp_path / "rows.jsonl",
-        case.get("settings", [f"data.train={tmp_path}/rows.jsonl"]),
-    )
+    path = tmp_path / "rows.jsonl"
+    more = case.get("settings", [f"data.train={path}"])
     first = (toy / "train.jsonl").read_text().partition("\n")[0]
     path.write_text("".join(row.replace("FIRST", first) + "\n" for row in case.get("rows", ())))
     with pytest.raises(ConfigurationError, match=case["says"]):

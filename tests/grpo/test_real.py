@@ -103,7 +103,7 @@ def tiny_gguf(file: Path, gguf: ModuleType) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_model_in_a_gguf_file_becomes_one_to_train(
+def test_a_gguf_file_becomes_a_model_to_train(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     gguf = pytest.importorskip("gguf")

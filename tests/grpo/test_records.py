@@ -49,9 +49,7 @@ def session() -> Iterator[Session]:
         yield session
 
 
-def test_time_without_sampling_is_shared_among_those_who_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_without_sampling_is_shared_by_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     times = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("sandboxkit.integrations._training.clock.time", times)
@@ -159,9 +157,7 @@ def test_a_disk_that_takes_no_rollouts_is_noted_and_the_run_goes_on(
 
 
 def test_a_kill_while_a_step_is_written_loses_that_step_alone(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS["killed_writer"], str(tmp_path)], check=False
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAMS["killed_writer"], str(tmp_path)])
     assert done.returncode == -signal.SIGKILL
     assert list(records.read(tmp_path, 1)) == [{"step": 1}]
     assert (records.steps(tmp_path), list(records.read(tmp_path, 2))) == ([1], [])
@@ -234,9 +230,8 @@ def show(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("case", SHOWN, ids=lambda case: " ".join(case["arguments"]) or "steps")
 def test_it_prints_exactly_what_is_expected(run: Path, case: dict[str, Any]) -> None:
-    done = show(
-        str(run), *case["arguments"], PYTHONPATH=f"{run}:{os.environ.get('PYTHONPATH', '')}"
-    )
+    path = f"{run}:{os.environ.get('PYTHONPATH', '')}"
+    done = show(str(run), *case["arguments"], PYTHONPATH=path)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", case["output"])
     assert max(len(line) + line.count("\u6f22") for line in done.stdout.splitlines()) <= 80
 

@@ -101,13 +101,11 @@ def tool_call(command: str) -> str:
     return f"<tool_call>{json.dumps(arguments)}</tool_call>"
 
 
-def rollouts(
-    session: Session, texts: Sequence[str], *settings: str
-) -> tuple[RolloutRunner, Script]:
+def rollouts(session: Session, texts: Sequence[str], *more: str) -> tuple[RolloutRunner, Script]:
     tokenizer = chat_tokenizer()
     engine = Script(tokenizer, texts)
     given = ["model.name=m", "data.train=t", "grading.grader=tests.grpo.test_rollout:Counting"]
-    return RolloutRunner(read(None, [*given, *settings]), tokenizer, {END}, engine, session), engine
+    return RolloutRunner(read(None, [*given, *more]), tokenizer, {END}, engine, session), engine
 
 
 def run(subject: RolloutRunner, row: Row, count: int = 1) -> list[Rollout]:
@@ -146,7 +144,7 @@ def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> Non
 
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case["name"])
-def test_the_models_mistakes_are_scored_0_and_told_to_it(
+def test_a_mistake_is_scored_0_and_told_to_the_model(
     session: Session, case: dict[str, Any]
 ) -> None:
     texts = [
@@ -265,9 +263,7 @@ def refusing() -> Refusing:
     ("provider", "files", "said"),
     [(refusing, {}, "no capacity"), (LocalProvider, {"/proc/none": "x"}, "SandboxFile")],
 )
-def test_a_sandbox_that_cannot_be_had_masks_the_rollout(
-    provider: Any, files: dict[str, str], said: str
-) -> None:
+def test_a_sandbox_that_cannot_be_had_masks(provider: Any, files: Any, said: str) -> None:
     with Session(provider(), max_concurrency=4) as session:
         more = ["rollout.max_turns=2", ARTEFACT]
         subject, _ = rollouts(session, [tool_call("true"), "Well."], *more)
@@ -289,12 +285,10 @@ def test_the_tool_calls_of_a_hostile_turn_are_read_in_linear_time() -> None:
 
 
 def test_a_dead_daemon_ends_the_program_with_a_reason(tmp_path: Path) -> None:
-    given = ["model.name=m", "data.train=t", f"run.folder={tmp_path}", "grading.provider=docker"]
+    given = [f"--set=run.folder={tmp_path}", "--set=grading.provider=docker"]
+    given += ["--set=model.name=m", "--set=data.train=t"]
     made = subprocess.run(
-        [
-            *(sys.executable, "-m", "sandboxkit.integrations.grpo", os.devnull),
-            *(f"--set={each}" for each in given),
-        ],
+        [sys.executable, "-m", "sandboxkit.integrations.grpo", os.devnull, *given],
         env={**os.environ, "DOCKER_HOST": "unix:///nonexistent.sock"},
         capture_output=True,
         text=True,
@@ -305,9 +299,7 @@ def test_a_dead_daemon_ends_the_program_with_a_reason(tmp_path: Path) -> None:
     assert "Traceback" not in made.stderr
 
 
-def evaluated(
-    folder: Path, provider: Any, rows: int, *more: str
-) -> tuple[dict[str, float], list[float]]:
+def evaluated(folder: Path, provider: Any, rows: int, *more: str) -> tuple[Any, list[float]]:
     """The metrics of held-out rows, and the temperatures of what was asked of the engine."""
     path = folder / "rows.jsonl"
     path.write_text((json.dumps({"prompt": "ask", **TASK}) + "\n") * rows)
@@ -331,9 +323,8 @@ def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> 
 def test_held_out_rows_are_sampled_several_times_or_written_greedily(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "local", 1, "run.evaluate_samples=0", "rollout.temperature=0.7")
     assert found == ({"held_out": 0.0}, [0.0])
-    rates, temperatures = evaluated(
-        tmp_path, "local", 1, "run.evaluate_samples=4", "rollout.temperature=0.7"
-    )
+    settings = ("run.evaluate_samples=4", "rollout.temperature=0.7")
+    rates, temperatures = evaluated(tmp_path, "local", 1, *settings)
     assert temperatures == [0.7] * 4
     wanted = {"held_out": 0.5, "held_out/pass@2": 5 / 6, "held_out/pass@4": 1.0}
     assert rates == pytest.approx(wanted)
@@ -405,8 +396,7 @@ def test_injected_failures_reach_the_graders_and_retries_make_up_for_them(retrie
     assert provider.lost
     failed = [each.outcome is Outcome.INFRA_ERROR for each in verdicts]
     assert sum(failed) == 0 if retries else sum(failed) >= provider.lost
-    for verdict, right, lost in zip(
-        verdicts, [Outcome.PASSED, Outcome.FAILED] * 20, failed, strict=True
-    ):
+    rights = [Outcome.PASSED, Outcome.FAILED] * 20
+    for verdict, right, lost in zip(verdicts, rights, failed, strict=True):
         assert verdict.outcome is (Outcome.INFRA_ERROR if lost else right)
         assert (verdict.reward is None) is lost

@@ -202,9 +202,7 @@ def test_a_run_with_another_configuration_is_not_continued(toy: Path, tmp_path: 
     assert [row["lr"] for row in metrics(run)] == [6e-4, 1e-3]
     first, *others = moved.read_text().splitlines(keepends=True)
     moved.write_text("".join([*others, first]))
-    with pytest.raises(
-        ConfigurationError, match=r"begun with other rows than those of data.train="
-    ):
+    with pytest.raises(ConfigurationError, match=r"begun with other rows than those of data.train"):
         train(config(toy, run, *allowed, "run.steps=3"))
     assert len(metrics(run)) == 2
 
@@ -247,10 +245,8 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
     at(monkeypatch, step_2=lambda: fill(run), step_5=(run / "ballast").unlink)
     assert train(config(toy, run, *OFTEN, "run.export_every=3")) == 0
     assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [
-        "step-000005",
-        "step-000006",
-    ]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["step-000005", "step-000006"]
     assert sorted(path.name for path in run.glob("*export*")) == ["export", "export-000006"]
     output = capsys.readouterr().out
     for what in ("metrics.jsonl", "step-000002", "export-000003"):

@@ -28,9 +28,7 @@ from tests.grpo.tiny import samples, save_model
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def step(
-    model: torch.nn.Module, batch: list[TrainingSample], kind: Any = "dapo", **more: Any
-) -> StepReport:
+def step(model: torch.nn.Module, batch: Any, kind: Any = "dapo", **more: Any) -> StepReport:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return train_step(model, optimizer, batch, Objective(kind), max_tokens_per_row=64, **more)
 
@@ -120,10 +118,8 @@ def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> N
 
 def test_the_mean_over_micro_batches_is_over_those_of_all_ranks(folder: str) -> None:
     """Of two, with a row of as many tokens on each: then it is the mean over all tokens."""
-    batch = [
-        TrainingSample((2, 3), (number, 5, 6), (True,) * 3, (-3.0,) * 3, 0.1 * number)
-        for number in range(4, 8)
-    ]
+    own, logp = (True,) * 3, (-3.0,) * 3
+    batch = [TrainingSample((2, 3), (n, 5, 6), own, logp, 0.1 * n) for n in range(4, 8)]
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     try:
         bnpo, dapo = (step(load(folder), batch, kind) for kind in ("bnpo", "dapo"))
@@ -270,19 +266,13 @@ def test_a_prompt_that_is_computed_once_gives_the_same(tmp_path: Path) -> None:
     tiny.save_model(tmp_path)
     model = load(str(tmp_path)).double()
     prompts, completions = sequences(6, 3, 1, 8), sequences(4, 1, 7, 5, 2, 2, 1, 1, 1)
-    groups = [
-        (prompts[0], (0, 1, 2)),
-        (prompts[1], (3,)),
-        (prompts[2], (4, 5)),
-        (prompts[3], (6, 7, 8)),
-    ]
+    groups = list(zip(prompts, [(0, 1, 2), (3,), (4, 5), (6, 7, 8)], strict=True))
     ids = [prompt + completions[which] for prompt, chosen in groups for which in chosen]
     starts = [len(prompt) for prompt, sizes in groups for _ in sizes]
     rows = [Sequences([each], [start]) for each, start in zip(ids, starts, strict=True)]
     seen: list[int] = []
-    hook = model.get_input_embeddings().register_forward_hook(
-        lambda _, given, __: seen.append(given[0].numel())
-    )
+    embeddings = model.get_input_embeddings()
+    hook = embeddings.register_forward_hook(lambda _, given, __: seen.append(given[0].numel()))
 
     def computed(rows: list[Sequences]) -> tuple[torch.Tensor, torch.Tensor]:
         model.zero_grad()

@@ -76,9 +76,7 @@ async def test_the_reward_file_decides_and_tests_without_one_are_none_of_the_sub
         (f"echo 2 >{OUT}/reward.txt", SETTINGS),
     ],
 )
-async def test_a_submission_that_hinders_the_reward_fails(
-    tmp_path: Path, submission: str, settings: str
-) -> None:
+async def test_hindering_the_reward_fails(tmp_path: Path, submission: str, settings: str) -> None:
     test = f"set -e\nbash /job/answer.txt && exit 3\necho 0 >{OUT}/reward.txt\n"
     verdict = await graded(tmp_path / "answer", test, f"echo '{submission}' >answer.txt", settings)
     assert (verdict.reward, verdict.outcome) == (0.0, Outcome.TAMPERED), verdict

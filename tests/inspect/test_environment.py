@@ -120,9 +120,7 @@ def declared(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_evaluation_finds_it_by_entry_point_and_leaves_none(
-    provider: str, declared: Path
-) -> None:
+def test_an_evaluation_finds_its_entry_point_and_leaves_none(provider: str, declared: Path) -> None:
     given = declared / "sandbox.yaml"
     given.write_text(f"provider: {provider}\n")
     config = provider if provider == "local" else str(given)

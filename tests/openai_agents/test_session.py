@@ -76,9 +76,8 @@ async def typed(sandbox: SandboxSession, number: int, chars: str, until: bytes) 
 
 
 async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> None:
-    update = await sandbox.pty_exec_start(
-        "python3", "-i", "-q", shell=False, tty=True, yield_time_s=0
-    )
+    argv = ("python3", "-i", "-q")
+    update = await sandbox.pty_exec_start(*argv, shell=False, tty=True, yield_time_s=0)
     assert update.exit_code is None
     number = update.process_id
     assert number is not None
@@ -92,9 +91,8 @@ async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> No
 
 
 async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: SandboxSession) -> None:
-    script = (
-        "until [ -e go ]; do sleep 0.05; done; yes | head -c 3000000; echo; echo ready; touch did"
-    )
+    script = "until [ -e go ]; do sleep 0.05; done; yes | head -c 3000000; printf '\\nready\\n'"
+    script += "; touch did"
     update = await sandbox.pty_exec_start(script, yield_time_s=0)
     number = update.process_id
     assert number is not None
@@ -106,9 +104,7 @@ async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: Sand
     assert len(update.output) < (1 << 20) + 100
 
 
-async def test_a_command_without_terminal_has_no_input_and_is_killed(
-    sandbox: SandboxSession,
-) -> None:
+async def test_a_command_without_terminal_has_no_input_and_dies(sandbox: SandboxSession) -> None:
     require_program("pgrep")
     update = await sandbox.pty_exec_start("sleep 600 & exec sleep 600", yield_time_s=0)
     number = update.process_id

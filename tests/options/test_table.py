@@ -30,9 +30,8 @@ def names(options: tuple[Option, ...]) -> list[str]:
 def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:
     assert names(ALL_OPTIONS) == list(SpecOptions.__annotations__)
     # `network=Egress(...)` becomes network="none" with egress=Egress(...) or native_rules=....
-    assert [*names(ALL_OPTIONS), "egress", "native_rules"] == [
-        field.name for field in fields(SandboxSpec)
-    ]
+    declared = [field.name for field in fields(SandboxSpec)]
+    assert [*names(ALL_OPTIONS), "egress", "native_rules"] == declared
     assert names(CONFIG_OPTIONS) == list(ConfigOptions.__annotations__)
     assert {option.name: option.default for option in ALL_OPTIONS} == {
         name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)
@@ -40,9 +39,7 @@ def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults(
 
 
 @pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
-def test_an_option_takes_its_default_and_examples_and_names_itself_in_errors(
-    option: Option,
-) -> None:
+def test_an_option_takes_its_default_and_examples_and_errors_name_it(option: Option) -> None:
     assert option.check(option.name, option.default) == option.default
     assert option.examples
     for example in option.examples:

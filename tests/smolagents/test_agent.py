@@ -145,9 +145,7 @@ def test_a_value_that_cannot_be_sent_is_refused_by_name(session: Session) -> Non
     with SandboxkitExecutor(session) as executor:
         with pytest.raises(Exception, match=r"'handle' cannot be sent to a sandbox: .*object"):
             executor.send_variables({"fine": 1, "handle": object()})
-        with pytest.raises(
-            ConfigurationError, match=r"no_such_module_of_anybody.*network='internet'"
-        ):
+        with pytest.raises(ConfigurationError, match=r"no_such_module_of_anybody.*='internet'"):
             executor.send_tools({"needy": needy})
         with pytest.raises(ConfigurationError, match="'helper' is an agent"):
             executor.send_tools({"helper": agent(executor, ScriptedModel())})  # pyright: ignore
@@ -160,10 +158,7 @@ def test_a_failed_start_is_not_a_step_of_the_model(session: Session) -> None:
         with pytest.raises(SandboxError, match="/no/such/image"), SandboxkitExecutor(other) as made:
             made("1")
         assert living(other) == []
-    for python, output in (
-        ("no-such-python", "no-such-python"),
-        ("false", "cannot start with 'false'"),
-    ):
+    for python, output in (("no-python", "no-python"), ("false", "cannot start with 'false'")):
         executor = SandboxkitExecutor(session, python=python)
         with pytest.raises(SandboxError, match=output), executor:
             executor("1")

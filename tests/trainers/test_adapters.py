@@ -110,17 +110,14 @@ def slime_group(folder: Path, policy: str, texts: list[str], *, group_rm: bool) 
 def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
     tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
-    use_provider(
-        Refusing(lambda number: number == 1)
-    )  # 0 is the sandbox of the check before the first batch
+    use_provider(Refusing(lambda number: number == 1))  # the first is that of the first check
     group = slime_group(tmp_path, "mask", ["ab", "cd", "abc"], group_rm=True)
     lost = [sample.remove_sample for sample in group]
     assert sum(lost) == 1
     known = [s.reward for s in group if not s.remove_sample]
     mean = sum(known) / len(known)
-    assert slime.advantages(group) == pytest.approx(
-        [0.0 if s.remove_sample else s.reward - mean for s in group]
-    )
+    expected = [0.0 if s.remove_sample else s.reward - mean for s in group]
+    assert slime.advantages(group) == pytest.approx(expected)
 
 
 def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Callable[[Any], None]) -> None:

@@ -23,12 +23,8 @@ def test_arrays_of_numpy_are_lists_at_any_depth() -> None:
         "cases": np.array([{"args": np.array([1, 2]), "expected": np.float64(1.5)}], dtype=object),
         "tuple": (np.int64(1),),
     }
-    found = task_of(truth)
-    assert found == {
-        "test_list": ["assert f(1) == 2"],
-        "cases": [{"args": [1, 2], "expected": 1.5}],
-        "tuple": (1,),
-    }
+    found, cases = task_of(truth), [{"args": [1, 2], "expected": 1.5}]
+    assert found == {"test_list": ["assert f(1) == 2"], "cases": cases, "tuple": (1,)}
     assert type(found["cases"][0]["args"]) is list
     assert type(found["tuple"][0]) is int
     assert task_of(np.array(json.dumps({"a": 1}))) == {"a": 1}

@@ -87,12 +87,9 @@ def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon() -> None:
     """Prose and a banned name say nothing of it."""
     subject = SandboxReward(HostCompare(), provider=away(1), extract=code)
     texts = ["prose", "sorted", "def f(x): return x", "def f(x): return x + 0"]
-    columns: dict[str, Any] = {
-        "test_list": [["assert f(1) == 1"]] * 4,
-        "banned_patterns": [["sorted"]] * 4,
-    }
+    tests, banned = [["assert f(1) == 1"]] * 4, [["sorted"]] * 4
     with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no capacity"):
-        subject([str(number) for number in range(4)], texts, **columns)
+        subject([*"0123"], texts, test_list=tests, banned_patterns=banned)
     subject.close()
 
 
@@ -104,10 +101,7 @@ def test_all_equal_completions_needed_a_sandbox() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "bad", "stops"),
-    [
-        *((0.0, 0, False), (0.0, 1, True), (0.3, 2, False)),
-        *((0.3, 3, True), (1.0, 9, False), (1.0, 10, True)),
-    ],
+    [(0, 0, False), (0, 1, True), (0.3, 2, False), (0.3, 3, True), (1, 9, False), (1, 10, True)],
 )
 def test_the_limit_is_the_share_that_stops(limit: float, bad: int, stops: bool) -> None:
     texts = [f"{'bad' if number < bad else 'good'} {number}" for number in range(10)]

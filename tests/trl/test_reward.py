@@ -65,13 +65,11 @@ def test_conversational_completions_are_read_and_banned_names_cost_the_reward() 
     answer = f"<answer>{ADD}</answer>"
     texts = [answer, answer.replace("+", "-"), "no idea", answer.replace("a + b", "sum((a, b))")]
     completions = [[{"role": "assistant", "content": text}] for text in texts]
-    columns: dict[str, Any] = {
-        "test_list": [["assert add(2, 3) == 5"]] * 4,
-        "banned_patterns": [[], [], [], ["sum"]],
-    }
+    tests, banned = [["assert add(2, 3) == 5"]] * 4, [[], [], [], ["sum"]]
     subject = SandboxReward(HostCompare(), provider="local")
     try:
-        assert subject(["p"] * 4, completions, **columns) == [1.0, 0.0, 0.0, 0.0]
+        found = subject(["p"] * 4, completions, test_list=tests, banned_patterns=banned)
+        assert found == [1.0, 0.0, 0.0, 0.0]
     finally:
         subject.close()
 

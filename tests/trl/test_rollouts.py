@@ -17,9 +17,8 @@ ANSWER = (call("bash", command="echo 42 > answer"), "done")
 
 def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
     def tokens(**options: Any) -> list[Any]:
-        training = trainer(
-            tmp_path, CHAT, reward_funcs=[EnvironmentReward()], config=LONG, **options
-        )
+        options |= {"reward_funcs": [EnvironmentReward()], "config": LONG}
+        training = trainer(tmp_path, CHAT, **options)
         script(training, *TURNS)
         seen: list[Any] = []
         generate = training._generate
@@ -54,9 +53,8 @@ def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> 
 
         training._generate_single_turn = with_logprobs
         made = training.rollout_func([CHAT[0]["prompt"]] * 2, training)
-        for ids, mask, logprobs in zip(
-            made["completion_ids"], made["env_mask"], made["logprobs"], strict=True
-        ):
+        columns = made["completion_ids"], made["env_mask"], made["logprobs"]
+        for ids, mask, logprobs in zip(*columns, strict=True):
             assert len(ids) == len(mask)
             assert logprobs == [-1.0 if wrote else 0.0 for wrote in mask]
             assert 0 in mask

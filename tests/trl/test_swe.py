@@ -14,15 +14,10 @@ from tests.trl.scripted import call
 from tests.trl.tiny import rates, rewards, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+CHANGE = {"old_str": "left", "new_str": "right"}
 TURNS = (
     call("str_replace_editor", command="create", path="/workspace/answer", file_text="left"),
-    call(
-        "str_replace_editor",
-        command="str_replace",
-        path="/workspace/answer",
-        old_str="left",
-        new_str="right",
-    ),
+    call("str_replace_editor", command="str_replace", path="/workspace/answer", **CHANGE),
     call("bash", command="cat answer; ls -d /tests"),
     call("submit"),
     "done",

@@ -25,12 +25,8 @@ def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
             reward_funcs=[reward],
             config={**LONG, "max_steps": 5, "per_device_train_batch_size": 8},
         )
-        script(
-            training,
-            call("bash", command="echo $((6 * 7))"),
-            call("bash", command="cat nothing; exit 3"),
-            "42!!",
-        )
+        commands = ("echo $((6 * 7))", "cat nothing; exit 3")
+        script(training, *(call("bash", command=each) for each in commands), "42!!")
         try:
             training.train()
         finally:
@@ -94,9 +90,7 @@ def test_a_sandbox_that_never_starts_is_given_up() -> None:
         tools.python("pass")
 
 
-@pytest.mark.parametrize(
-    "options", [{"timeout": 0}, {"start_timeout": 0}, {"observation_limit": 9}]
-)
-def test_limits_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(options))):
-        SandboxTools(provider=FakeProvider(), **options)
+@pytest.mark.parametrize("name", ["timeout", "start_timeout", "observation_limit"])
+def test_limits_that_make_no_sense_are_refused(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        SandboxTools(provider=FakeProvider(), **{name: 0})

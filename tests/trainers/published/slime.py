@@ -45,8 +45,5 @@ def advantages(group: list[Sample]) -> list[float]:
     rewards = [sample.reward for sample in group]
     assert all(type(reward) is float for reward in rewards), rewards
     known = [float(reward or 0) for reward in rewards]
-    mean = sum(known) / len(known)
-    return [
-        0.0 if sample.remove_sample else reward - mean
-        for sample, reward in zip(group, known, strict=True)
-    ]
+    mean, pairs = sum(known) / len(known), zip(group, known, strict=True)
+    return [0.0 if sample.remove_sample else reward - mean for sample, reward in pairs]
