@@ -103,7 +103,10 @@ def test_a_volume_has_a_name(name: str) -> None:
     assert Volume(name).source == f"volume:{name}"
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a/b", "..", "a" * 33, "a\n", None])
+BAD_NAMES = ["", "-a", "a-", "A", "a_b", "a/b", "..", "a" * 33, "a\n", None, b"a"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
 def test_another_name_of_a_volume_is_refused(name: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Volume\(name=.*such as 'pip-cache'"):
         Volume(name)

@@ -42,12 +42,28 @@ def row_of(batch: list[TrainingSample]) -> Sequences:
     return Sequences(ids, [len(sample.prompt) for sample in batch])
 
 
-def test_a_packed_row_gives_what_its_sequences_give_alone(folder: str) -> None:
+def gradients(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def computed(model: torch.nn.Module, rows: list[Sequences]) -> list[torch.Tensor]:
+    """The log-probabilities, entropies and gradients of packed rows, of which each token has a weight of its own."""
+    model.zero_grad()
+    found = [logp_of(model, row) for row in rows]
+    logp, entropies = (torch.cat(each) for each in zip(*found, strict=True))
+    (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
+    return [logp.detach(), entropies.detach(), gradients(model)]
+
+
+def test_packed_or_in_pieces_sequences_give_what_they_give_alone(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, batch = load(folder), samples(5)
-    packed, entropies = logp_of(model, row_of(batch))
-    alone = [logp_of(model, row_of([each])) for each in batch]
-    torch.testing.assert_close(packed, torch.cat([logp for logp, _ in alone]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(entropies, torch.cat([e for _, e in alone]), atol=1e-5, rtol=0)
+    alone = computed(model, [row_of([each]) for each in batch])
+    torch.testing.assert_close(computed(model, [row_of(batch)]), alone, atol=1e-5, rtol=1e-5)
+    assert len(alone[0]) > 3 * 5
+    monkeypatch.setattr("sandboxkit.integrations.grpo.model._PIECE", 5)
+    torch.testing.assert_close(computed(model, [row_of(batch)]), alone, atol=1e-5, rtol=1e-5)
 
 
 def test_equal_sequences_are_computed_once_and_count_as_often_as_they_are(folder: str) -> None:
@@ -88,19 +104,6 @@ def test_bfloat16_computes_so_and_keeps_weights_in_float32(folder: str) -> None:
         moved.append(flat(model) - before)
     assert norms[0] != norms[1] == pytest.approx(norms[0], rel=0.05)
     assert torch.cosine_similarity(moved[0], moved[1], 0) > 0.99
-
-
-def test_the_size_of_pieces_changes_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def computed() -> list[torch.Tensor]:
-        model = load(folder)
-        logp, entropy = logp_of(model, row_of(samples(5)))
-        assert len(logp) > 3 * 5
-        (logp * torch.arange(len(logp))).sum().backward()
-        return [logp, entropy, *(parameter.grad for parameter in model.parameters())]
-
-    whole = computed()
-    monkeypatch.setattr("sandboxkit.integrations.grpo.model._PIECE", 5)
-    torch.testing.assert_close(computed(), whole, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "tied"), [("dapo", False), ("gspo", True)])
@@ -186,10 +189,6 @@ def sequences(*sizes: int) -> list[list[int]]:
     return [[numbers.randrange(2, tiny.VOCABULARY) for _ in range(size)] for size in sizes]
 
 
-def gradients(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
 @given(lengths, st.integers(1, 8))
 def test_every_sequence_goes_to_one_rank_of_equal_ones(lengths: list[int], ranks: int) -> None:
     chosen = spread(lengths, ranks)
@@ -235,19 +234,12 @@ def test_attention_stays_within_the_sequences_of_a_row(
 
     monkeypatch.setattr(attention, "sdpa_attention_forward", counted)
     ids = sequences(*sizes)
-
-    def computed(rows: list[list[list[int]]]) -> torch.Tensor:
-        model.zero_grad()
-        asked.clear()
-        for row in rows:
-            logp_of(model, Sequences(row, [1] * len(row)))[0].sum().backward()
-        return gradients(model)
-
-    apart = computed([[each] for each in ids])
-    together = computed([ids])
+    apart = computed(model, [Sequences([each], [1]) for each in ids])
+    asked.clear()
+    together = computed(model, [Sequences(ids, [1] * len(ids))])
     assert sum(asked) == 2 * pairs, "of two layers"
-    assert torch.allclose(together, apart, atol=1e-5)
-    assert float(apart.abs().max()) > 0.1
+    torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
+    assert float(apart[2].abs().max()) > 0.1
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 20)), max_size=40))
@@ -273,21 +265,12 @@ def test_a_prompt_that_is_computed_once_gives_the_same(tmp_path: Path) -> None:
     seen: list[int] = []
     embeddings = model.get_input_embeddings()
     hook = embeddings.register_forward_hook(lambda _, given, __: seen.append(given[0].numel()))
-
-    def computed(rows: list[Sequences]) -> tuple[torch.Tensor, torch.Tensor]:
-        model.zero_grad()
-        seen.clear()
-        logp = torch.cat([logp_of(model, row)[0] for row in rows])
-        (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
-        return logp.detach(), gradients(model)
-
-    alone, separate = computed(rows), sum(seen)
-    together, shared = computed([Sequences(ids, starts)]), sum(seen)
+    alone, separate = computed(model, rows), sum(seen)
+    together, both = computed(model, [Sequences(ids, starts)]), sum(seen)
     hook.remove()
-    assert separate - shared == 2 * 6 + 1 * 1 + 2 * 8
-    for ours, plain in zip(together, alone, strict=True):
-        torch.testing.assert_close(ours, plain, atol=1e-6, rtol=1e-6)
-    assert float(alone[1].abs().max()) > 0.1
+    assert 2 * separate - both == 2 * 6 + 1 * 1 + 2 * 8
+    torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-6)
+    assert float(alone[2].abs().max()) > 0.1
 
 
 def test_a_family_whose_layers_are_not_handed_what_is_shared_shares_nothing(tmp_path: Path) -> None:

@@ -44,9 +44,6 @@ def test_environments_give_tools_and_rewards_and_begin_rollouts_afresh(tmp_path:
     assert sandboxes_of(session) == []
 
 
-ANSWERS = (call("bash", command="echo 42 > answer"), "done")
-
-
 def test_a_third_of_failing_starts_changes_no_other_advantage(tmp_path: Path) -> None:
     provider = Refusing(lambda number: number % 10 in (2, 5, 8))
     turns = (call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
@@ -66,20 +63,12 @@ def test_a_third_of_failing_starts_changes_no_other_advantage(tmp_path: Path) ->
 
 def test_a_sandbox_that_dies_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=Dying()) as environments:
-        training = train(tmp_path, environments, ANSWERS)
+        training = train(tmp_path, environments, (call("bash", command="echo 42 > answer"), "done"))
         found = torch.tensor(rewards(training))
         assert found.isnan().sum() == 5
         assert found.nansum() == 11
         assert rates(training, 1) == [pytest.approx(5 / 16)]
         assert training.state.log_history[0]["outcome/passed"] == pytest.approx(11 / 16)
-
-
-def test_environments_may_tell_trl_their_reward_themselves(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=FakeProvider(), get_reward=True) as environments:
-        training = train(tmp_path, environments, ANSWERS, reward=False)
-        assert rewards(training, "RewardedSandboxEnvironment") == [1.0] * 16
-        with pytest.raises(ConfigurationError, match="count twice"):
-            EnvironmentReward()(["p"], ["c"], environments=[environments()])
 
 
 def test_sandboxes_of_which_none_starts_end_the_batch() -> None:

@@ -1,5 +1,6 @@
 """SandboxRollouts as the rollout_func of TRL's own trainer."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.trl.scripted import CHAT, LONG, TURNS, Meeting, call, judge, script
 from tests.trl.tiny import rewards, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
-ANSWER = (call("bash", command="echo 42 > answer"), "done")
+TRAININGS = tomllib.loads((Path(__file__).parent / "trainings.toml").read_text())["training"]
 
 
 def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
@@ -60,19 +61,6 @@ def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> 
             assert 0 in mask
 
 
-def test_all_rollouts_of_a_batch_use_their_tools_at_once(tmp_path: Path) -> None:
-    # With fewer at a time, no command would ever begin.
-    with SandboxEnvironments(judge, provider=Meeting(16)) as environments:
-        assert rewards(train(tmp_path, SandboxRollouts(environments), ANSWER)) == [1.0] * 16
-
-
-def test_a_model_that_knows_nothing_can_be_trained_so(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        rollouts = SandboxRollouts(environments)
-        training = train(tmp_path, rollouts, (), max_steps=2, max_completion_length=16)
-        assert rewards(training) == [0.0] * 16
-
-
 def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
     said = [[{"role": "user", "content": f"say {number}"}] for number in range(2)]
     rows = [{"prompt": prompt, "want": str(number)} for number, prompt in enumerate(said)]
@@ -82,22 +70,23 @@ def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
         assert sorted(found) == [0.0] * 8 + [1.0] * 8
 
 
-def test_a_missing_tool_and_a_call_that_does_not_fit_are_answered(tmp_path: Path) -> None:
-    turns = (call("get_reward"), call("bash", cmd="ls"), "done")
-    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        training = train(tmp_path, SandboxRollouts(environments), turns)
-        output = training._logs["completion"][0][0]["content"]
-        tools = "there is no tool 'get_reward'; there are bash, edit, read_file, write_file"
-        assert tools in output
-        assert "unexpected keyword argument 'cmd'" in output
-
-
-def test_what_a_tool_says_is_left_out_where_it_does_not_fit(tmp_path: Path) -> None:
-    turns = (call("bash", command="echo 42 > answer; seq 1000"),)
-    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        training = train(tmp_path, SandboxRollouts(environments), turns, max_completion_length=300)
-        assert "1000" not in str(training._logs["completion"][0]).partition("seq 1000")[2]
-        assert rewards(training) == [1.0] * 16
+@pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case["name"])
+def test_a_training_shows_and_rewards_so(tmp_path: Path, case: dict[str, Any]) -> None:
+    turns = [t if isinstance(t, str) else call(**t) for t in case["turns"]]
+    provider = Meeting(case["meeting"]) if "meeting" in case else FakeProvider()
+    options = case.get("options", {})
+    with SandboxEnvironments(judge, provider=provider, **options) as environments:
+        mode = SandboxRollouts(environments) if "mode" in case else environments
+        reward = False if options else None
+        training = train(tmp_path, mode, turns, reward=reward, **case.get("config", {}))
+        names = {"name": "RewardedSandboxEnvironment"} if options else {}
+        assert rewards(training, **names) == [case["reward"]] * 16
+        shown = str(training._logs["completion"][0])
+        assert [part for part in case.get("has", ()) if part not in shown.replace("\\'", "'")] == []
+        assert case.get("lacks", "no such") not in shown
+        if options:
+            with pytest.raises(ConfigurationError, match="count twice"):
+                EnvironmentReward()(["p"], ["c"], environments=[environments()])
 
 
 @pytest.mark.parametrize(
