@@ -20,8 +20,7 @@ from typing import Any
 from sandboxkit import Sandbox
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
-from tests.trl.scripted import CHAT, LONG, call, script
-from tests.trl.tiny import trainer
+from tests.trl.tiny import CHAT, LONG, call, script, trainer
 
 ROLLOUTS, SLEEP = 8, "0.2"
 FASTER = 3.0

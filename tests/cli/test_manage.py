@@ -1,16 +1,22 @@
-"""`ls`, `cp`, `logs`, `stop` and `cleanup` on sandboxes of other processes."""
+"""`ls`, `cp`, `top`, `logs`, `forward` and `exec` on sandboxes of other processes, and `run`."""
 
 import random
 import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandboxkit import Sandbox
 from sandboxkit.cli.logs import last_lines, since
+from sandboxkit.testing.conformance.ports import _ECHO, running
 from tests.cli.conftest import Cli, Open, following
+from tests.grpo.stand_ins import free_port
 
 
 @pytest.mark.parametrize("cols", [120, 64])
@@ -99,3 +105,72 @@ def test_a_later_look_at_the_newest_output_shows_what_is_new() -> None:
 def test_the_last_lines_are_complete(number: int, shown: bytes) -> None:
     assert last_lines(b"a\nb\n\nc", number) == shown
     assert last_lines(b"a\nb\n\nc\n", number) == (shown + b"\n" if number else b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(number: signal.Signals, cli: Cli, tag: str) -> None:
+    script = ("sh", "-c", "echo up; sleep 60")
+    with following("run", "--tag", tag, *script, stderr=subprocess.PIPE) as process:
+        assert next(process.stdout) == "up\n"
+        process.send_signal(number)
+        assert process.wait(timeout=120) == 128 + number
+        assert process.stderr.read() == ""
+    assert cli("ls", "-q", "--tag", tag).stdout == ""
+
+
+def test_an_interrupted_exec_kills_its_command_alone(cli: Cli, detached: str) -> None:
+    with following("exec", detached, "sh", "-c", "echo $$ > pid; echo up; sleep 600") as process:
+        assert next(process.stdout) == "up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=120) == 130
+    script = "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done; echo dead"
+    assert cli("exec", "--timeout", "60s", detached, "sh", "-c", script).stdout == "dead\n"
+
+
+def test_a_killed_client_takes_its_sandbox_with_it(cli: Cli, tag: str) -> None:
+    with following("run", "--tag", tag, "sh", "-c", "echo up; sleep 60") as process:
+        assert next(process.stdout) == "up\n"
+        process.kill()
+        process.wait()
+    deadline = time.monotonic() + 10
+    state = ("--state", "running")
+    while cli("ls", "-q", "--tag", tag, *state).stdout and time.monotonic() < deadline:
+        pass
+    cli("cleanup", "--tag", tag)
+    assert cli("ls", "-q", "--tag", tag).stdout == ""
+
+
+SECONDS = 120.0
+
+
+def forwarded(process: Any) -> int:
+    """The port of this machine that the command prints."""
+    line = process.stdout.readline()
+    found = re.match(r"http://127\.0\.0\.1:(\d+) forwards to port \d+ of local-", line)
+    assert found is not None, line
+    return int(found[1])
+
+
+def test_a_port_is_forwarded_until_ctrl_c(detached: str) -> None:
+    sandbox = Sandbox.from_id(detached, provider="local").result(SECONDS)
+    with running(sandbox, _ECHO) as port, following("forward", detached, str(port)) as process:
+        here = forwarded(process)
+        with socket.create_connection(("127.0.0.1", here), SECONDS) as client:
+            client.sendall(b"hello")
+            assert client.recv(5, socket.MSG_WAITALL) == b"hello"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 130
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", here), SECONDS)
+
+
+def test_it_ends_with_the_sandbox_and_takes_the_port_asked_for(cli: Cli, detached: str) -> None:
+    here = free_port()
+    with socket.create_server(("127.0.0.1", here)):
+        refused = cli("forward", detached, f"8000:{here}")
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert "in use" in refused.stderr
+    with following("forward", detached, f"8000:{here}") as process:
+        assert forwarded(process) == here
+        assert cli("stop", detached).returncode == 0
+        assert process.wait(SECONDS) == 0

@@ -1,6 +1,8 @@
-"""An option is declared once: flags, fields, help texts, errors and documents come from the table."""
+"""An option is declared once: flags, fields, signatures, help texts, errors and documents come from the table."""
 
+import inspect
 import os
+import pydoc
 import re
 import shutil
 import subprocess
@@ -12,30 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import ConfigurationError, SandboxSpec, _spec
+from sandboxkit import ConfigurationError, SandboxSpec, Session, _spec
 from sandboxkit.cli import build_parser
 from sandboxkit.options import ALL_OPTIONS, CONFIG_OPTIONS, ConfigOptions, Option, SpecOptions
 from tests.docker_here import require_docker
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
+NAMES = [option.name for option in ALL_OPTIONS]
+DEFAULTS = {option.name: option.default for option in ALL_OPTIONS}
+MEANINGS = {option.name: option.meaning for option in ALL_OPTIONS}
 FLAGS = [option for option in ALL_OPTIONS if option.flag]
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def names(options: tuple[Option, ...]) -> list[str]:
-    return [option.name for option in options]
-
-
 def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:
-    assert names(ALL_OPTIONS) == list(SpecOptions.__annotations__)
     # `network=Egress(...)` becomes network="none" with egress=Egress(...) or native_rules=....
     declared = [field.name for field in fields(SandboxSpec)]
-    assert [*names(ALL_OPTIONS), "egress", "native_rules"] == declared
-    assert names(CONFIG_OPTIONS) == list(ConfigOptions.__annotations__)
-    assert {option.name: option.default for option in ALL_OPTIONS} == {
-        name: getattr(SandboxSpec(), name) for name in names(ALL_OPTIONS)
-    }
+    assert [*NAMES, "egress", "native_rules"] == declared
+    assert [option.name for option in CONFIG_OPTIONS] == list(ConfigOptions.__annotations__)
+    assert {name: getattr(SandboxSpec(), name) for name in NAMES} == DEFAULTS
 
 
 @pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.name)
@@ -162,3 +160,36 @@ def test_docker_honours_the_new_option(python: Python) -> None:
         *("--", "uname", "-n"),
     )
     assert (done.returncode, done.stdout) == (0, "box\n"), done.stderr
+
+
+def test_each_option_says_what_it_means_and_its_default() -> None:
+    assert NAMES == list(SpecOptions.__annotations__) == list(MEANINGS)
+    for name, output in MEANINGS.items():
+        assert "default" in output.lower(), name
+        assert str(DEFAULTS[name]) in output, name
+
+
+@pytest.mark.parametrize("thing", [Session, Session.sandbox, Session.run])
+def test_a_signature_names_each_option(thing: Callable[..., object]) -> None:
+    found = inspect.signature(thing).parameters
+    assert [name for name in found if name in NAMES] == NAMES
+    assert not [each for each in found.values() if each.kind is each.VAR_KEYWORD]
+    defaults = {name: found[name].default for name in NAMES}
+    if thing is Session:
+        assert defaults == DEFAULTS
+    else:
+        assert {repr(each) for each in defaults.values()} == {"<the session's>"}
+    assert inspect.formatannotation(found["memory_mb"].annotation) == "int | None"
+
+
+@pytest.mark.parametrize("thing", [Session, Session.sandbox, SandboxSpec])
+def test_help_says_what_each_option_means(thing: object) -> None:
+    words = " ".join(pydoc.plain(pydoc.render_doc(thing)).replace("|", " ").split())
+    for name, output in MEANINGS.items():
+        assert " ".join(output.replace("|", " ").split()) in words, name
+
+
+def test_help_without_docstrings_or_source_is_no_error() -> None:
+    subprocess.run([sys.executable, "-OO", "-c", "import sandboxkit"], check=True, cwd=ROOT)
+    code = "import linecache; linecache.getlines = lambda *_: []; import sandboxkit"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

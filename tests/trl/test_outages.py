@@ -1,10 +1,6 @@
 """An outage of the backend stops a training that uses TRL, and says why."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +12,6 @@ from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Diagnosis
 from tests.trl.graders import Broken, Refusing, Sometimes
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "rl_training" / "trl_grpo.py"
 
 
 class Unfit(FakeProvider):
@@ -160,16 +154,3 @@ def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
     assert (metrics["infra_failed_rate"], metrics["trust/shared"]) == (0.25, 0.0)
     with pytest.raises(ProviderUnavailableError, match=r"2 of 4 .*no daemon"):
         subject(prompts, [""] * 4, environments=[good, good, bad, bad])
-
-
-def test_a_training_with_a_dead_daemon_fails_and_says_why(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, EXAMPLE, "--tiny", "--steps=2", "--provider=docker", f"--out={tmp_path}"],
-        env={**os.environ, "DOCKER_HOST": "unix:///nonexistent.sock"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert made.returncode != 0
-    assert "no Docker daemon at unix:///nonexistent.sock" in made.stderr
-    assert not (tmp_path / "metrics.jsonl").exists()

@@ -16,8 +16,7 @@ from sandboxkit.integrations.trl import (
 )
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Length, whole
-from tests.trl.scripted import TURNS, call, judge, sandboxes_of
-from tests.trl.tiny import rates, train, trainer
+from tests.trl.tiny import TURNS, call, judge, rates, sandboxes_of, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 

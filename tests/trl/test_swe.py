@@ -10,8 +10,7 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
 from tests.trl.graders import Hanging
-from tests.trl.scripted import call
-from tests.trl.tiny import rates, rewards, train
+from tests.trl.tiny import call, rates, rewards, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 CHANGE = {"old_str": "left", "new_str": "right"}

@@ -9,8 +9,7 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError, SandboxStar
 from sandboxkit.integrations.trl import SandboxReward, SandboxTools
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Hanging, Length, Refusing, whole
-from tests.trl.scripted import CHAT, LONG, call, sandboxes_of, script
-from tests.trl.tiny import trainer
+from tests.trl.tiny import CHAT, LONG, call, sandboxes_of, script, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
