@@ -26,6 +26,9 @@ from trl import GRPOConfig, GRPOTrainer
 from sandboxkit import SandboxSpec, SandboxTerminatedError
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts
 
+LONG = {"max_completion_length": 1500, "max_tool_calling_iterations": 4}
+CHAT = [{"prompt": [{"role": "user", "content": "fix it."}], "want": "42"}] * 16
+
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """Bytes as tokens, with TRL's own chat template for Qwen3, which renders tools."""
@@ -149,8 +152,6 @@ TURNS = (
     call("bash", command="echo $(($(cat answer) + 1)) > answer; cat answer"),
     "done",
 )
-LONG = {"max_completion_length": 1500, "max_tool_calling_iterations": 4}
-CHAT = [{"prompt": [{"role": "user", "content": "fix it."}], "want": "42"}] * 16
 
 
 class Meeting(FakeProvider):
