@@ -3,12 +3,14 @@
 import asyncio
 import json
 import threading
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.art import (
     EndpointPolicy,
     Message,
@@ -18,10 +20,10 @@ from sandboxkit.integrations.art import (
     ScriptedPolicy,
     Trajectory,
 )
-from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import SandboxSpec
 from tests.art import json_server
+from tests.trl.graders import Refusing
 
+POLICIES = tomllib.loads((Path(__file__).parent / "policies.toml").read_text())["policy"]
 TASK = {
     "task_id": 7,
     "text": "Write a function to add two numbers.",
@@ -51,46 +53,20 @@ def script(*replies: str) -> tuple[ScriptedPolicy, list[Sequence[Message]]]:
     return ScriptedPolicy(reply), seen
 
 
-def test_an_error_is_shown_and_can_be_mended() -> None:
-    policy, seen = script("I am not sure.", WRONG, RIGHT)
-    trajectory = rollout(policy)
-    assert trajectory.reward == 1.0
-    assert trajectory.metrics == {"attempts": 3.0, "passed": 1.0}
-    assert "no ```python block" in seen[1][-1]["content"]
-    assert "AssertionError" in seen[2][-1]["content"]
-    assert "add(5, 5)" not in json.dumps(seen)  # the second test is kept back
-
-
-@pytest.mark.parametrize(
-    ("replies", "attempts"),
-    [
-        ((WRONG, WRONG), 2),
-        (("no",), 1),
-        (("```python\ndef add(a, b): return 3\n```",), 3),  # as the test that is shown wants it
-    ],
-    ids=["wrong", "no code", "hard-coded"],
-)
-def test_what_is_wrong_in_the_end_earns_nothing(replies: tuple[str, ...], attempts: int) -> None:
-    policy, seen = script(*replies)
-    assert rollout(policy, Rollouts(attempts=attempts)).reward == 0.0
-    assert len(seen) == len(replies)
-
-
-@pytest.mark.parametrize(
-    ("code", "options", "told"),
-    [
-        ("print('a' * 9000 + 'end')", {"observation_limit": 200}, "left out"),
-        ("while True: pass", {"timeout": 2}, "ran past 2 s"),
-    ],
-)
-def test_an_observation_is_short_and_says_why(
-    code: str, options: dict[str, Any], told: str
-) -> None:
-    policy, seen = script(f"```python\n{code}\n```", RIGHT)
-    assert rollout(policy, Rollouts(**options)).reward == 1.0
-    observation = seen[1][-1]["content"]
-    assert told in observation
-    assert len(observation) < 300
+@pytest.mark.parametrize("case", POLICIES, ids=lambda case: case["name"])
+def test_a_policy_is_told_and_rewarded_so(case: dict[str, Any]) -> None:
+    known = {"RIGHT": RIGHT, "WRONG": WRONG}
+    policy, seen = script(*(known.get(reply, reply) for reply in case["replies"]))
+    trajectory = rollout(policy, Rollouts(**case.get("options", {})))
+    assert trajectory.reward == case["reward"]
+    attempts, passed = float(len(case["replies"])), case["reward"]
+    assert trajectory.metrics == {"attempts": attempts, "passed": passed}
+    assert len(seen) == attempts
+    for number, text in case.get("told", {}).items():
+        observation = seen[int(number)][-1]["content"]
+        assert text in observation
+        assert len(observation) < case.get("below", 10_000)
+    assert case.get("untold", "no such") not in json.dumps(seen)
 
 
 def test_bad_options_are_refused() -> None:
@@ -98,16 +74,6 @@ def test_bad_options_are_refused() -> None:
         Rollouts(attempts=0)
     with pytest.raises(ConfigurationError, match="base_url"):
         EndpointPolicy("localhost:8000", "tiny")
-
-
-def test_the_sandbox_keeps_its_state_between_attempts() -> None:
-    policy, seen = script(
-        "```python\nopen('note', 'w').write('kept')\n```",
-        "```python\nprint(open('note').read())\n```",
-        RIGHT,
-    )
-    assert rollout(policy).reward == 1.0
-    assert "kept" in seen[2][-1]["content"]
 
 
 def test_a_trajectory_has_the_shape_of_art() -> None:
@@ -121,12 +87,8 @@ def test_a_trajectory_has_the_shape_of_art() -> None:
 
 
 def test_a_failure_of_the_infrastructure_is_masked() -> None:
-    class Broken(LocalProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            raise ProviderUnavailableError("no answer")
-
     policy, _ = script(RIGHT)
-    trajectory = rollout(policy, session=Session(Broken()))
+    trajectory = rollout(policy, session=Session(Refusing(lambda number: True)))
     assert trajectory.reward is None
     with pytest.raises(ValueError, match="masked"):
         trajectory.art()

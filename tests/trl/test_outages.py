@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import CapacityError, ProviderUnavailableError, Sandbox, Session
+from sandboxkit import CapacityError, ProviderUnavailableError, Session
 from sandboxkit.integrations.rewards import HostCompare, Outcome, Verdict
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxReward
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Diagnosis
 from tests.trl.graders import Broken, Refusing, Sometimes
+from tests.trl.tiny import judge
 
 
 class Unfit(FakeProvider):
@@ -19,13 +20,9 @@ class Unfit(FakeProvider):
         return Diagnosis(False, "", "no daemon", "start one")
 
 
-async def unasked(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
-    raise AssertionError("there is nothing to judge")
-
-
 def test_environments_say_that_a_backend_cannot_work_before_the_first_batch() -> None:
     with (
-        SandboxEnvironments(unasked, provider=Unfit()) as environments,
+        SandboxEnvironments(judge, provider=Unfit()) as environments,
         pytest.raises(ProviderUnavailableError, match=r"no daemon\. start one"),
     ):
         environments()
