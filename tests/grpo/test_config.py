@@ -14,6 +14,7 @@ from sandboxkit.integrations.rewards import HostCompare
 
 NEEDED = ["model.name=m", "data.train=rows.jsonl"]
 REFUSED = tomllib.loads((Path(__file__).parent / "refused.toml").read_text())["refused"]
+RATES = tomllib.loads((Path(__file__).parent / "rates.toml").read_text())["rates"]
 
 
 def test_a_file_with_settings_over_it(tmp_path: Path) -> None:
@@ -57,19 +58,9 @@ def test_an_invalid_grader_is_refused(name: str) -> None:
         read(None, [*NEEDED, f"grading.grader={name}"]).grader()
 
 
-@pytest.mark.parametrize(
-    ("schedule", "settings", "rates"),
-    [
-        ("constant", [], {0: 0.5, 1: 1, 2: 1, 11: 1}),
-        ("linear", [], {2: 1, 7: 0.5, 12: 0}),
-        ("cosine", [], {7: 0.5}),
-        ("linear", ["optimizer.decay_ratio=0.5"], {1: 1, 2: 1, 7: 1, 8: 0.8, 11: 0.2, 12: 0}),
-        ("cosine", ["optimizer.decay_ratio=1"], {7: 0.5}),
-    ],
-)
-def test_the_learning_rate_warms_up_and_comes_down(
-    schedule: str, settings: list[str], rates: dict[int, float]
-) -> None:
-    given = ["run.steps=12", "optimizer.warmup=2", "optimizer.lr=1.0", *settings]
-    config = read(None, [*NEEDED, *given, f"optimizer.schedule={schedule}"])
+@pytest.mark.parametrize("case", RATES, ids=str)
+def test_the_learning_rate_warms_up_and_comes_down(case: dict[str, Any]) -> None:
+    rates = {int(step): rate for step, rate in case.pop("at").items()}
+    given = ["run.steps=12", "optimizer.warmup=2", "optimizer.lr=1.0"]
+    config = read(None, [*NEEDED, *given, *(f"optimizer.{k}={v}" for k, v in case.items())])
     assert {step: learning_rate(config, step) for step in rates} == pytest.approx(rates)

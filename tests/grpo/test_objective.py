@@ -13,7 +13,7 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.advantages import group_advantages
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss, weights
 
-LOSSES = tomllib.loads((Path(__file__).parent / "objective.toml").read_text())["loss"]
+CASES = tomllib.loads((Path(__file__).parent / "objective.toml").read_text())
 LN2 = math.log(2)
 NAN = math.nan
 Floats = list[float]
@@ -36,7 +36,7 @@ def tokens(logp: Floats, old: Floats | None = None, sequence: list[int] | None =
     )
 
 
-@pytest.mark.parametrize("case", LOSSES, ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", CASES["loss"], ids=lambda case: case["name"])
 def test_a_loss_is_the_one_worked_out_by_hand(case: dict[str, Any]) -> None:
     batch = tokens(case["logp"], case.get("old"), case.get("sequence"))
     names = case.keys() & {"reference", "mask", "sampler"}
@@ -51,25 +51,15 @@ def test_a_loss_is_the_one_worked_out_by_hand(case: dict[str, Any]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("weighting", "floor", "expected"),
-    [
-        ("none", 0.0, [1.0, 1.0, 1.0]),
-        ("token_truncate", 0.0, [2.0, 3.0, 0.5]),
-        ("token_mask", 0.0, [2.0, 0.0, 0.5]),
-        ("token_mask", 0.6, [2.0, 0.0, 0.0]),
-        ("sequence_truncate", 0.0, [3.0, 3.0, 0.5]),
-        ("sequence_mask", 0.0, [0.0, 0.0, 0.5]),
-    ],
-)
-def test_the_weights_against_a_sampler(weighting: Any, floor: float, expected: list[float]) -> None:
-    batch = tokens([0.0, 0.0, 0.0], None, [0, 0, 1])
+@pytest.mark.parametrize("case", CASES["weights"], ids=lambda case: str(case["options"]))
+def test_the_weights_against_a_sampler(case: dict[str, Any]) -> None:
+    batch, expected = tokens([0.0, 0.0, 0.0], None, [0, 0, 1]), case["expected"]
     batch = replace(batch, sampler=torch.tensor([-LN2, -2 * LN2, LN2]))
-    objective = Objective(weighting=weighting, weight_cap=3.0, weight_floor=floor)
+    objective = Objective(weight_cap=3.0, **case["options"])
     torch.testing.assert_close(weights(objective, batch), torch.tensor(expected))
     # Against the sampler the ratio has rho in it: what is left of a mask is 1.
     against = replace(batch, old=batch.sampler, off_policy=True)
-    if not weighting.endswith("truncate"):
+    if not objective.weighting.endswith("truncate"):
         kept = [float(value > 0) for value in expected]
         assert weights(objective, against).tolist() == kept
 
@@ -89,43 +79,16 @@ def test_shares_of_micro_batches_add_up_to_the_batchs_loss(kind: Any) -> None:
     assert parts.item() == pytest.approx(value.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"loss": "ppo"}, "loss='ppo': use one of grpo"),
-        ({"weighting": "tis"}, "weighting='tis'"),
-        ({"clip_low": 0.0}, "clip_low=0.0"),
-        ({"clip_low": 1.5}, "clip_low=1.5"),
-        ({"beta": -1.0}, "beta=-1.0"),
-        ({"beta": NAN}, "beta=nan"),
-        ({"loss": "dr_grpo"}, "max_completion_tokens: set it"),
-    ],
-)
-def test_constants_that_make_no_sense_are_refused(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named):
-        Objective(**options)
+@pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: case["says"])
+def test_constants_that_make_no_sense_are_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=case["says"]):
+        Objective(**case["options"])
 
 
-HALF = 0.5 / (math.sqrt(1 / 3) + 1e-4)  # of two right and two wrong, by their sample deviation
-BATCH = math.sqrt((0.75**2 + 3 * 0.25**2) / 3) + 1e-4
-
-
-@pytest.mark.parametrize(
-    ("rewards", "options", "expected"),
-    [
-        ([[1.0, 0.0, 0.5], [0.0] * 3], {"scale": "none"}, [[0.5, -0.5, 0.0], [0.0] * 3]),
-        ([[1.0, 1.0, 0.0, 0.0]], {"scale": "group"}, [[HALF, HALF, -HALF, -HALF]]),
-        ([[1.0, 0.0], [0.0, 0.0]], {"scale": "batch"}, [[0.5 / BATCH, -0.5 / BATCH], [0.0, 0.0]]),
-        ([[1.0] * 4, [1.0] * 4], {}, [[0.0] * 4, [0.0] * 4]),
-        ([[1.0], [0.0]], {"scale": "none", "center": False}, [[1.0], [0.0]]),
-    ],
-    ids=["centred", "by the group", "by the batch", "all equal", "not centred"],
-)
-def test_advantages_are_those_worked_out_by_hand(
-    rewards: list[list[float]], options: dict[str, Any], expected: list[list[float]]
-) -> None:
-    found = group_advantages(torch.tensor(rewards), **options)
-    torch.testing.assert_close(found, torch.tensor(expected))
+@pytest.mark.parametrize("case", CASES["advantages"], ids=lambda case: case["name"])
+def test_advantages_are_those_worked_out_by_hand(case: dict[str, Any]) -> None:
+    found = group_advantages(torch.tensor(case["rewards"]), **case["options"])
+    torch.testing.assert_close(found, torch.tensor(case["expected"]))
 
 
 @pytest.mark.parametrize("scale", ["none", "group", "batch"])

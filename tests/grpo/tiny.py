@@ -91,18 +91,6 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
 
 def settings(toy: Path, run: Path, *more: str) -> list[str]:
     """Of a run on the CPU, with the model and the rows of a toy and local sandboxes."""
-    return [
-        f"run.folder={run}",
-        f"model.name={toy / 'model'}",
-        f"data.train={toy / 'train.jsonl'}",
-        "run.threads=1",
-        "engine.max_model_tokens=64",
-        "rollout.max_completion_tokens=14",
-        "rollout.submission=text",
-        "grading.options={together=true}",
-        "grading.max_concurrency=4",
-        "grading.provider=local",
-        "buffer.max_refill=0",
-        "optimizer.lr=6e-4",
-        *more,
-    ]
+    common = (Path(__file__).parent / "settings.txt").read_text().splitlines()
+    own = [f"run.folder={run}", f"model.name={toy / 'model'}", f"data.train={toy / 'train.jsonl'}"]
+    return [*own, *common, *more]
