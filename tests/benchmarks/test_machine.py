@@ -1,36 +1,25 @@
 """Others' processor time is seen, and ours and the daemon's is not taken for it."""
 
 import os
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.report.machine import MARKER, Process, Snapshot, busy, snapshot
 
-
-def seconds(*processes: tuple[int, int, float], at: float, stolen: float = 0.0) -> Snapshot:
-    table = {
-        pid: Process(started=pid, parent=parent, name="other", seconds=used)
-        for pid, parent, used in processes
-    }
-    return Snapshot(at, table, stolen)
+SHARES = tomllib.loads((Path(__file__).parent / "machine.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("processes", "at", "stolen", "share"),
-    [
-        ([(10, 1, 5.0), (11, 10, 3.0)], 2.0, 0.0, 0.0),
-        ([(10, 1, 6.0), (11, 10, 3.0)], 2.0, 0.0, 0.25),
-        ([(10, 1, 5.0), (11, 10, 3.0), (12, 10, 1.0)], 2.0, 0.0, 0.25),
-        ([(10, 1, 5.0), (11, 10, 3.0)], 2.0, 1.0, 0.25),
-        ([(10, 1, 8.5)], 1.0, 0.0, 0.25),  # one that ended is counted once, by its parent
-    ],
-)
-def test_shares_of_the_machine(
-    processes: list[tuple[int, int, float]], at: float, stolen: float, share: float
-) -> None:
-    before = seconds((10, 1, 5.0), (11, 10, 3.0), at=0.0)
-    assert busy(before, seconds(*processes, at=at, stolen=stolen), processors=2) == share
+@pytest.mark.parametrize("case", SHARES["after"], ids=str)
+def test_shares_of_the_machine(case: dict[str, Any]) -> None:
+    def seconds(processes: list[Any], at: float, stolen: float) -> Snapshot:
+        table = {pid: Process(pid, parent, "other", used) for pid, parent, used in processes}
+        return Snapshot(at, table, stolen)
+
+    after = seconds(case["processes"], case.get("at", 2.0), case.get("stolen", 0.0))
+    assert busy(seconds(SHARES["before"], 0.0, 0.0), after, processors=2) == case["share"]
 
 
 def test_cpu_time_counts_the_daemon_and_its_containers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.local_here import require_local
 pytestmark = pytest.mark.anyio
 OUT = "/logs/verifier"
 REFUSED = tomllib.loads((Path(__file__).parent / "refused.toml").read_text())["refused"]
+GRADED = tomllib.loads((Path(__file__).parent / "graded.toml").read_text())
 NETWORK = SETTINGS.replace("no-network", "public")
 
 
@@ -47,38 +49,19 @@ async def test_an_episode_is_graded_by_the_tests(tmp_path: Path, provider: str) 
                 assert (await env.finish()).reward == reward
 
 
-@pytest.mark.parametrize(
-    ("test", "reward"),
-    [
-        (f"echo 0.25 >{OUT}/reward.txt; exit 1", 0.25),
-        (f'echo 1 >{OUT}/reward.txt; echo \'{{"reward": 0.5, "n": 7}}\' >{OUT}/reward.json', 0.5),
-        (f'echo \'{{"passed": true, "n": 7}}\' >{OUT}/reward.json', None),
-        (f"echo '{{\"passed\": 0.75}}' >{OUT}/reward.json", 0.75),
-        (f"echo 2 >{OUT}/reward.txt", None),
-        (f": >{OUT}/reward.txt", None),
-        ("exit 1", None),
-    ],
-)
-async def test_the_reward_file_decides_and_tests_without_one_are_none_of_the_submissions_doing(
-    tmp_path: Path, test: str, reward: float | None
-) -> None:
-    verdict = await graded(tmp_path / "answer", test)
-    assert verdict.reward == reward
-    assert (verdict.outcome is Outcome.INFRA_ERROR) == (reward is None), verdict
+@pytest.mark.parametrize("case", GRADED["tests"], ids=lambda case: case["does"])
+async def test_the_reward_file_decides(tmp_path: Path, case: dict[str, Any]) -> None:
+    verdict = await graded(tmp_path / "answer", f"cd {OUT}\n{case['does']}")
+    assert verdict.reward == case.get("reward")
+    assert (verdict.outcome is Outcome.INFRA_ERROR) == ("reward" not in case), verdict
 
 
-@pytest.mark.parametrize(
-    ("submission", "settings"),
-    [
-        ("exit 0", SETTINGS),
-        ("exit 0", NETWORK),
-        (f"echo 1 >/tmp/one; ln -s /tmp/one {OUT}/reward.txt", SETTINGS),
-        (f"echo 2 >{OUT}/reward.txt", SETTINGS),
-    ],
-)
-async def test_hindering_the_reward_fails(tmp_path: Path, submission: str, settings: str) -> None:
+@pytest.mark.parametrize("case", GRADED["hinders"], ids=str)
+async def test_hindering_the_reward_fails(tmp_path: Path, case: dict[str, Any]) -> None:
     test = f"set -e\nbash /job/answer.txt && exit 3\necho 0 >{OUT}/reward.txt\n"
-    verdict = await graded(tmp_path / "answer", test, f"echo '{submission}' >answer.txt", settings)
+    settings = NETWORK if "network" in case else SETTINGS
+    script = f"echo '{case['does']}' >answer.txt"
+    verdict = await graded(tmp_path / "answer", test, script, settings)
     assert (verdict.reward, verdict.outcome) == (0.0, Outcome.TAMPERED), verdict
 
 
