@@ -26,9 +26,8 @@ def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:
     right, broken = _mbpp.programs(1)
 
     def succeeded(*outcomes: tuple[_mbpp.MbppProgram, _demo_run.Kind]) -> bool:
-        return _demo_run.Report(
-            [_demo_run.ProgramResult(program, kind, 0.1) for program, kind in outcomes], 1
-        ).succeeded
+        results = [_demo_run.ProgramResult(program, kind, 0.1) for program, kind in outcomes]
+        return _demo_run.Report(results, 1).succeeded
 
     assert succeeded((right, "passed"), (broken, "failed"))
     assert succeeded((right, "passed"), (broken, "timed out"))

@@ -37,9 +37,7 @@ def test_an_id_is_found_at_its_provider(cli: Cli, container: str, detached: str,
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 
-def test_what_is_not_configured_is_not_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_key_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*HOSTED, "KUBERNETES_SERVICE_HOST", "MODAL_CONFIG_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

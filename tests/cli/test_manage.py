@@ -20,9 +20,7 @@ from tests.grpo.stand_ins import free_port
 
 
 @pytest.mark.parametrize("cols", [120, 64])
-def test_ls_on_a_terminal_keeps_words_whole(
-    terminal: Open, detached: str, tag: str, cols: int
-) -> None:
+def test_ls_on_a_terminal_breaks_no_id(terminal: Open, detached: str, tag: str, cols: int) -> None:
     window = terminal("ls", "--tag", tag, cols=cols)
     assert window.exit_code() == 0
     shown = re.sub(r"\x1b\[[\d;]*m", "", window.screen.decode())

@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    Dataset,
-    DatasetNotFoundError,
-    SandboxSpec,
-    Session,
-    Volume,
-    _spec,
-)
+from sandboxkit import ConfigurationError, Dataset, SandboxSpec, Session, Volume, _spec
+from sandboxkit.errors import DatasetNotFoundError
 from sandboxkit.provider import split_mounts
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local import _spec as local

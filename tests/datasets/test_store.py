@@ -97,9 +97,7 @@ def test_names_modes_and_links_are_part_of_the_digest(source: Path, change: obje
     assert _snapshot.read(str(stored(after))) == after.digest
 
 
-def test_a_copy_has_the_digest_and_is_stored_once(
-    source: Path, tmp_path: Path, state: Path
-) -> None:
+def test_a_copy_is_the_same_and_stored_once(source: Path, tmp_path: Path, state: Path) -> None:
     subprocess.run(["cp", "-r", source, tmp_path / "copy"], check=True)
     dataset = Dataset(source)
     inode = stored(dataset).stat().st_ino

@@ -52,9 +52,8 @@ class StandIn:
             if token >= self._size:
                 raise ValueError(f"no token {token}")
             return self._answer([token], [0.0], _OWN)
-        request = SampleRequest(
-            tuple(body["token_ids"]), how["max_tokens"], how["temperature"], how["seed"]
-        )
+        limits = how["max_tokens"], how["temperature"], how["seed"]
+        request = SampleRequest(tuple(body["token_ids"]), *limits)
         made = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
         done = made.result(60)
         answer = self._answer(list(done.ids), list(done.logp), done.version)

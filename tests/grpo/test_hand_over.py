@@ -15,15 +15,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from sandboxkit.integrations.grpo import hand_over
 from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
 from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
-from sandboxkit.integrations.grpo.hand_over import (
-    fixed_tokens,
-    handed,
-    in_checkpoint_names,
-    refuse_difference,
-)
+from sandboxkit.integrations.grpo.hand_over import fixed_tokens, handed, refuse_difference
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.training import TrainingSample, score
 from tests.grpo.tiny import MODELS, VOCABULARY, ask, changed, save_model
@@ -52,7 +48,7 @@ def test_weights_have_the_names_of_the_models_files(folder: Path) -> None:
     state = load(str(folder)).state_dict()
     written = load_file(folder / "model.safetensors")
     for model in (load(str(folder)), load(str(folder), empty=True)):
-        found = dict(in_checkpoint_names(model, state.items()))
+        found = dict(hand_over.in_checkpoint_names(model, state.items()))
         # Files leave out the head if it is tied to the embedding.
         assert found.keys() - written.keys() <= {"lm_head.weight"}
         for name, value in written.items():

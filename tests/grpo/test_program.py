@@ -308,9 +308,7 @@ def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_p
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case["says"])
-def test_what_is_wrong_is_said_at_the_start(
-    toy: Path, tmp_path: Path, case: dict[str, Any]
-) -> None:
+def test_what_is_wrong_is_said_at_once(toy: Path, tmp_path: Path, case: dict[str, Any]) -> None:
     path = tmp_path / "rows.jsonl"
     more = case.get("settings", [f"data.train={path}"])
     first = (toy / "train.jsonl").read_text().partition("\n")[0]

@@ -103,9 +103,7 @@ def tiny_gguf(file: Path, gguf: ModuleType) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_gguf_file_becomes_a_model_to_train(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gguf_file_becomes_a_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     gguf = pytest.importorskip("gguf")
     held = tiny_gguf(tmp_path / "tiny.gguf", gguf)
     dequantize(tmp_path / "tiny.gguf", tmp_path / "model", one_line=True)

@@ -140,13 +140,11 @@ def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> Non
 
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case["name"])
-def test_a_mistake_is_scored_0_and_told_to_the_model(
+def test_a_mistake_scores_0_and_is_told_to_the_model(
     session: Session, case: dict[str, Any]
 ) -> None:
-    texts = [
-        turn if isinstance(turn, str) else tool_call(turn["bash"]) * turn.get("times", 1)
-        for turn in case["turns"]
-    ]
+    first, *others = [t if isinstance(t, str) else tool_call(t["bash"]) for t in case["turns"]]
+    texts = [first * case.get("times", 1), *others]
     subject, _ = rollouts(session, texts, *TOOLS, *case.get("settings", []))
     (made,) = run(subject, row())
     assert case["says"] in subject.text(made.completion)
@@ -197,7 +195,7 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
 
 
 @pytest.mark.parametrize(
-    ("trouble", "expected", "raised"),
+    ("trouble", "said", "raised"),
     [
         ("raises", "the grader raised ZeroDivisionError: in somebody's", True),
         ("lets through", "the grader raised ProviderUnavailableError: 502", False),
@@ -205,15 +203,15 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
         ("infra", "the daemon is away", False),
     ],
 )
-def test_what_is_not_the_policys_doing_has_no_reward(
-    session: Session, trouble: str, expected: str, raised: bool
+def test_a_graders_failure_is_no_reward(
+    session: Session, trouble: str, said: str, raised: bool
 ) -> None:
     options = "grading.options={trouble='" + trouble + "'}"
     deadline = f"rollout.deadline={1 if trouble == 'hangs' else 60}"
     subject, _ = rollouts(session, [BLOCK], options, deadline)
     (made,) = run(subject, row())
     assert made.verdict.reward is None
-    assert expected in made.verdict.detail
+    assert said in made.verdict.detail
     assert made.grader_raised is raised
 
 
@@ -338,12 +336,11 @@ def test_failures_and_trust_are_shares_of_what_was_graded() -> None:
     assert (found["infra_failed_rate"], found["trust/shared"]) == (0.2, 0.25)
 
 
-@pytest.mark.parametrize(
-    ("number", "heard"), [(signal.SIGINT, True), (signal.SIGHUP, True), (signal.SIGHUP, False)]
-)
-def test_a_signal_ends_a_run_in_order_but_a_closed_terminal_not_under_nohup(
-    number: signal.Signals, heard: bool
-) -> None:
+INT, HUP = signal.SIGINT, signal.SIGHUP
+
+
+@pytest.mark.parametrize(("number", "heard"), [(INT, True), (HUP, True), (HUP, False)])
+def test_a_signal_ends_a_run_but_a_closed_terminal_not_with_nohup(number: int, heard: bool) -> None:
     before = signal.signal(number, signal.getsignal(number) if heard else signal.SIG_IGN)
     try:
         with Stop() as stop:

@@ -55,7 +55,7 @@ def computed(model: torch.nn.Module, rows: list[Sequences]) -> list[torch.Tensor
     return [logp.detach(), entropies.detach(), gradients(model)]
 
 
-def test_packed_or_in_pieces_sequences_give_what_they_give_alone(
+def test_packed_and_in_pieces_rows_give_the_same(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, batch = load(folder), samples(5)
@@ -110,10 +110,8 @@ def test_bfloat16_computes_so_and_keeps_weights_in_float32(folder: str) -> None:
 def test_two_ranks_train_as_one_does(tmp_path: Path, kind: str, tied: bool) -> None:
     folder = save_model(tmp_path, tied=tied)
     with nursery() as started:
-        alone, together = (
-            [json.loads(line) for line in started.train(folder, kind, "4", ranks=ranks)]
-            for ranks in (1, 2)
-        )
+        reports = [started.train(folder, kind, "4", ranks=ranks) for ranks in (1, 2)]
+        alone, together = ([json.loads(line) for line in each] for each in reports)
     assert len(alone) == len(together) == 4
     for one, two in zip(alone, together, strict=True):
         assert two == pytest.approx(one, abs=1e-5)

@@ -1,6 +1,7 @@
 """A model small enough to train in a test, rollouts for it, and a run's settings."""
 
 import asyncio
+import functools
 import random
 import tomllib
 from pathlib import Path
@@ -63,17 +64,15 @@ def score_difference(model: torch.nn.Module, engine: Engine, ids: tuple[int, ...
 
 def samples(count: int, seed: int = 0) -> list[TrainingSample]:
     """Rollouts of unequal lengths, some with a tool's tokens in the middle."""
-    numbers = random.Random(seed)
-    made = []
+    numbers, made = random.Random(seed), []
+    drawn = functools.partial(numbers.randrange, 2, VOCABULARY)
     for index in range(count):
         size = numbers.randint(1, 12)
         mask = tuple(index % 3 != 0 or position % 4 != 3 for position in range(size))
         made.append(
             TrainingSample(
-                prompt=tuple(
-                    numbers.randrange(2, VOCABULARY) for _ in range(numbers.randint(1, 8))
-                ),
-                completion=tuple(numbers.randrange(2, VOCABULARY) for _ in range(size)),
+                prompt=tuple(drawn() for _ in range(numbers.randint(1, 8))),
+                completion=tuple(drawn() for _ in range(size)),
                 mask=mask,
                 sampler_logp=tuple(-3.4 - numbers.random() if own else 0.0 for own in mask),
                 advantage=numbers.uniform(-1, 1),

@@ -76,9 +76,8 @@ async def test_a_start_past_its_limit_is_an_error_of_the_infrastructure(provider
 
 async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
     with anyio.move_on_after(0.01):
-        environments = await SandboxkitSandboxEnvironment.sample_init(
-            "test", SandboxkitConfig(provider=provider), {}
-        )
+        config = SandboxkitConfig(provider=provider)
+        environments = await SandboxkitSandboxEnvironment.sample_init("test", config, {})
         await SandboxkitSandboxEnvironment.sample_cleanup("test", None, environments, True)
 
 

@@ -1,5 +1,7 @@
 """Inspect's own published checks of a sandbox environment."""
 
+from typing import Any
+
 import pytest
 from inspect_ai.util import SandboxEnvironment
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403 - pytest collects the checks
@@ -26,9 +28,7 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sandbox_env(
-    request: pytest.FixtureRequest, environment: SandboxEnvironment, provider: str
-) -> SandboxEnvironment:
+def sandbox_env(request: Any, environment: SandboxEnvironment, provider: str) -> SandboxEnvironment:
     if reason := EXCEPTIONS.get((request.node.originalname, provider)):
         request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     return environment

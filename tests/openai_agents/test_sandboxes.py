@@ -100,9 +100,8 @@ def shell(command: str, number: int) -> TResponseOutputItem:
 
 
 def patch(text: str, number: int) -> TResponseOutputItem:
-    return ResponseCustomToolCall(
-        call_id=f"call-{number}", input=text, name="apply_patch", type="custom_tool_call"
-    )
+    kind: Any = {"name": "apply_patch", "type": "custom_tool_call"}
+    return ResponseCustomToolCall(call_id=f"call-{number}", input=text, **kind)
 
 
 def agent(*steps: Any, manifest: Manifest | None = None) -> SandboxAgent[None]:

@@ -1,5 +1,6 @@
 """An option is declared once: flags, fields, signatures, help texts, errors and documents come from the table."""
 
+import functools
 import inspect
 import os
 import pydoc
@@ -26,6 +27,7 @@ DEFAULTS = {option.name: option.default for option in ALL_OPTIONS}
 MEANINGS = {option.name: option.meaning for option in ALL_OPTIONS}
 FLAGS = [option for option in ALL_OPTIONS if option.flag]
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
+run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=170)
 
 
 def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:
@@ -87,9 +89,7 @@ def test_type_checkers_know_the_options_everywhere(tmp_path: Path) -> None:
     use.write_text(PROGRAMS["use"])
     pyright = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(use)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        pyright, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170
-    )
+    done = run(pyright, cwd=tmp_path, env=environment)
     assert re.findall(r":(\d+):\d+ - error", done.stdout) == ["3", "4", "5", "6"], done
 
 
@@ -105,9 +105,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Below a repository git would apply the diff to that.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
     apply = ["git", "apply", "--verbose", "-"]
-    done = subprocess.run(
-        apply, cwd=copy, env=environment, input=diff, capture_output=True, text=True
-    )
+    done = run(apply, cwd=copy, env=environment, input=diff)
     assert done.returncode == 0, done.stderr
     return copy
 
@@ -116,13 +114,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(copy: Path) -> Python:
     """Runs Python with the copy."""
 
-    def run(*args: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "200"}
-        return subprocess.run(
-            [sys.executable, *args], cwd=copy, env=environment, capture_output=True, text=True
-        )
-
-    return run
+    environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "200"}
+    return lambda *args: run([sys.executable, *args], cwd=copy, env=environment)
 
 
 def test_a_new_option_is_a_flag(python: Python) -> None:

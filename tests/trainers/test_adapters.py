@@ -79,7 +79,7 @@ def test_no_sample_becomes_0_when_the_backend_dies(
 
 
 @pytest.mark.parametrize("name", CAN_MASK)
-def test_a_masked_sample_is_left_out_and_not_0(
+def test_a_masked_sample_is_left_out(
     name: str, tmp_path: Path, use_provider: Callable[[Any], None]
 ) -> None:
     use_provider(provider := Refusing())

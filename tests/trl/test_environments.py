@@ -12,12 +12,8 @@ import torch
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Sandbox, SandboxSpec
 from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.trl import (
-    EnvironmentReward,
-    SandboxEnvironments,
-    SandboxRollouts,
-    _environment,
-)
+from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
+from sandboxkit.integrations.trl import _environment as environment
 from sandboxkit.terminal import _managed
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Hanging, Refusing
@@ -194,7 +190,7 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
 
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sandboxkit.terminal._shell."
-    assert _environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
+    assert environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
     monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
         rollout = environments()
@@ -310,8 +306,8 @@ def test_a_training_shows_and_rewards_so(tmp_path: Path, case: dict[str, Any]) -
         ([{"prompt": "fix it.", "want": "42"}] * 16, "prompts that are messages"),
     ],
 )
-def test_prompts_that_are_text_or_not_told_apart_are_refused(
-    tmp_path: Path, rows: list[dict[str, Any]], said: str
+def test_prompts_of_text_or_not_told_apart_are_refused(
+    tmp_path: Path, rows: Any, said: str
 ) -> None:
     with (
         SandboxEnvironments(judge, provider=FakeProvider()) as environments,

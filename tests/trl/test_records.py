@@ -8,12 +8,8 @@ import pytest
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations._training import records, show
-from sandboxkit.integrations.trl import (
-    EnvironmentReward,
-    SandboxEnvironments,
-    SandboxReward,
-    SandboxRollouts,
-)
+from sandboxkit.integrations.trl import EnvironmentReward as Graded
+from sandboxkit.integrations.trl import SandboxEnvironments, SandboxReward, SandboxRollouts
 from sandboxkit.testing import FakeProvider
 from tests.trl.graders import Broken, Length, whole
 from tests.trl.tiny import TURNS, call, judge, rates, sandboxes_of, train, trainer
@@ -32,7 +28,7 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
             tmp_path,
             SandboxRollouts(environments),
             TURNS,
-            reward=EnvironmentReward(records=folder),
+            reward=Graded(records=folder),
             max_steps=2,
             per_device_train_batch_size=8,
         )
@@ -62,7 +58,7 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
 def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         turns = (call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
-        train(tmp_path, environments, turns, reward=EnvironmentReward(records=tmp_path))
+        train(tmp_path, environments, turns, reward=Graded(records=tmp_path))
     row = kept(tmp_path, 1)[0]
     assert row["reward"] == 1.0
     assert [each["turn"] for each in row["calls"]] == [0, 2]
