@@ -1,5 +1,6 @@
-"""Each of the report's rows runs on our side, and its document says what the code says."""
+"""Each of the report's rows runs on our side; its document and the table of hosted providers say what the code says."""
 
+import tomllib
 from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.patches import Rectangle
 
+from benchmarks.hosted import Measure, Side, Traffic
+from benchmarks.hosted_table import lines
 from benchmarks.report import prices
 from benchmarks.report.isolation import ISOLATION
 from benchmarks.report.plot import Bar, Panel, figure, svg
@@ -86,3 +89,28 @@ def test_longer_bars_are_higher_rates() -> None:
     texts = {each.text for each in ElementTree.fromstring(svg(panels)).iter() if each.text}
     assert {"a & b", "slow", "fast"} <= texts
     assert svg(panels) == svg(panels)
+
+
+LINES = tomllib.loads((Path(__file__).parent / "hosted_table.toml").read_text())["line"]
+ROUGH = Measure("first", "create to first result", 1, ratio=1.5, baked=1.2)
+
+
+def side(name: str, seconds: float | None, requests: int) -> Side:
+    """A side that was measured once; None has failed."""
+    meter: Any = None  # no process runs
+    made = Side(name, [], Path(), meter)
+    if seconds is None:
+        made.failures["first"] = "it ended | badly"
+    else:
+        made.seconds["first"] = [seconds]
+        made.traffic["first"] = [Traffic(requests, 1500, 800)]
+    return made
+
+
+@pytest.mark.parametrize("case", LINES, ids=lambda case: case["name"])
+def test_a_line_has_times_a_ratio_its_target_and_traffic_or_a_reason(case: dict[str, Any]) -> None:
+    baked = case.get("baked", False)
+    sides = [side("ours", case.get("ours"), 3), side("SDK", 0.1, 2)]
+    (found,) = lines("e2b", 0.05, sides, [ROUGH], baked=baked)
+    assert case["has"] in found
+    assert ("first result, baked |" in found) == baked

@@ -1,9 +1,13 @@
-"""The demo: right programs pass, broken ones fail, and the exit code says so."""
+"""The demo and `tasks check` on programs of MBPP and HumanEval: right ones pass, broken ones fail."""
+
+import json
+from pathlib import Path
 
 import pytest
 
 from sandboxkit.cli import _demo_run, _mbpp
 from tests.cli.conftest import Cli
+from tests.rewards.humaneval_shaped import PROBLEMS
 
 
 def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
@@ -35,3 +39,23 @@ def test_a_reference_that_fails_or_an_infra_error_is_not_success() -> None:
     assert not succeeded((right, "passed"), (broken, "passed"))
     assert not succeeded((right, "passed"), (broken, "infra error"))
     assert not succeeded((right, "timed out"), (broken, "failed"))
+
+
+pytestmark = pytest.mark.timeout(900)
+
+MBPP = Path(__file__).parents[1] / "rewards" / "data" / "mbpp_500.jsonl"
+
+
+def test_shapes_of_humaneval_and_mbpp_refuse_no_reference(cli: Cli, tmp_path: Path) -> None:
+    tasks = [problem.row for problem in PROBLEMS[::24]]
+    tasks += [json.loads(line) for line in MBPP.read_text().splitlines()[::250]]
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    result = cli("tasks", "check", str(path), "--json")
+    reports = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [report["name"] for report in reports] == [str(task["task_id"]) for task in tasks]
+    assert {report["status"] for report in reports} <= {"fine", "weak", "bought"}
+    assert sum(report["status"] == "fine" for report in reports) >= len(reports) / 2
+    assert {report["shape"] for report in reports} == {"judge", "values"}
+    assert min(report["cheats"] for report in reports) > 15
+    assert result.stderr.startswith(f"{len(tasks)} tasks: ")

@@ -1,11 +1,14 @@
-"""The command on a terminal: it is used as a person does, and given back as it was."""
+"""The command on a terminal, used as a person does and given back as it was; its help and completion."""
 
+import argparse
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandboxkit import cli as command
 from tests.cli.conftest import Cli, Open
 
 SESSIONS = tomllib.loads((Path(__file__).parent / "terminals.toml").read_text())["session"]
@@ -29,3 +32,52 @@ def test_a_shell_enters_a_running_sandbox(cli: Cli, terminal: Open, detached: st
     window.type("echo $A-$PWD-$TERM > /tmp/seen; exit\n")
     assert window.exit_code() == 0
     assert cli("exec", detached, "cat", "/tmp/seen").stdout == "1-/tmp-xterm\n"
+
+
+def test_a_provider_can_be_named_before_or_after_the_verb() -> None:
+    parser = command.build_parser()
+    assert parser.parse_args(["-p", "docker", "ls"]).provider == "docker"
+    assert parser.parse_args(["ls", "-p", "docker"]).provider == "docker"
+    assert parser.parse_args(["-p", "local", "ls", "-p", "docker"]).provider == "docker"
+    assert parser.parse_args(["ls"]).provider is None
+
+
+def test_doctor_fits_80_columns(terminal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    window = terminal("doctor", "-p", "local", cols=80)
+    assert window.exit_code() == 0
+    shown = re.sub(r"\x1b\[(?!3)[\d;]*m", "", window.screen.decode())
+    assert "\x1b" not in shown  # bold and dim may be, colours not
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "checking local ..." in lines  # and erased
+    lines = [line for line in lines if line and "checking" not in line]
+    assert lines[0].split() == ["local", "*", "yes"]
+    assert lines[1].startswith("  isolation  ")
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Those of the verbs, by name."""
+    (verbs,) = command.build_parser()._subparsers._group_actions  # type: ignore[union-attr]
+    assert isinstance(verbs.choices, dict)
+    return verbs.choices
+
+
+def test_help_fits_80_columns_and_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def texts(columns: int) -> dict[str, str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        known = {"": command.build_parser(), **parsers()}
+        return {name: parser.format_help() for name, parser in known.items()}
+
+    wide = texts(500)
+    for verb, text in texts(80).items():
+        assert f"    {verb} " in wide[""], "the list of all names every verb"
+        assert [line for line in text.splitlines() if len(line) > 80] == [], verb
+        assert set(text.split()) == set(wide[verb].split()), verb
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_know_verbs_and_options(shell: str, cli: Cli) -> None:
+    script = cli("completion", shell).stdout
+    assert [verb for verb in parsers() if verb not in script] == []
+    assert "older-than" in script
