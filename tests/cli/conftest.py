@@ -113,8 +113,6 @@ class Terminal:
         while self.process.poll() is None and time.monotonic() < deadline:
             self.read(0.05)
         code = self.process.wait(timeout=1)
-        while self.read(0):
-            pass
         # The kernel passes output on later than it is written, but in its order.
         os.write(self._slave, _END)
         while _END not in self.screen:

@@ -111,7 +111,7 @@ async def test_a_group_that_took_too_long_is_dropped_as_stale_and_holds_up_no_ot
     [
         (lambda n: MIXED if n % 2 else (1.0, 1.0), "buffer.max_refill=2", [1, 3, 5, 7], 4, 8),
         (lambda _: (1.0, 1.0), "buffer.max_refill=1", [], 8, 8),
-        (lambda _: (1.0, 1.0), "buffer.drop_equal=false", [0, 1, 2, 3], 4, 4),
+        (lambda _: (1.0, 1.0), "buffer.drop_equal=false", [0, 1, 2, 3], 0, 4),
     ],
     ids=["replaced", "nothing has a signal any more", "not to be dropped"],
 )

@@ -38,9 +38,8 @@ def test_only_the_newest_are_kept(folder: str, tmp_path: Path) -> None:
         checkpoint.save(tmp_path, step, model, optimizer, {"seen": step}, keep=2)
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-000010", "step-000100"]
-    newest, damaged = checkpoint.newest(tmp_path)
-    assert newest == tmp_path / "checkpoints" / "step-000100"
-    assert not damaged
+    newest = tmp_path / "checkpoints" / "step-000100"
+    assert checkpoint.newest(tmp_path) == (newest, [])
     assert checkpoint.read(newest)["seen"] == 100
     checkpoint.restore(newest, model, optimizer)
 

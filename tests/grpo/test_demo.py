@@ -16,13 +16,14 @@ import pytest
 import torch
 from toys.gguf_model import dequantize
 
-from sandboxkit import ConfigurationError, Session
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations._training import plot
 from sandboxkit.integrations.grpo.data import load_tokenizer
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.rewards import HostCompare, grading_session
+from tests.grpo.test_program import no_sandboxes
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "grpo" / "demo.py"
 
@@ -42,8 +43,7 @@ def demo(folder: Path, *arguments: str) -> list[dict[str, Any]]:
         env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")},
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    with Session("local") as session:
-        assert not session.list(tags=("grpo", f"run:{run.name}")).result(30)
+    assert no_sandboxes(run)
     return plot.rows(run / "metrics.jsonl")
 
 

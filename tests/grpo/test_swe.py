@@ -13,7 +13,6 @@ import pytest
 from toys import repair
 
 from sandboxkit import ConfigurationError, Operation, Session
-from sandboxkit.integrations._training import plot
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.data import Row, read_rows
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
@@ -21,6 +20,7 @@ from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Task, bundled_tasks
 from tests.grpo import tiny
+from tests.grpo.test_program import metrics, no_sandboxes
 from tests.grpo.test_rollout import END, Script, refusing, tool_call
 
 TASKS = bundled_tasks()
@@ -138,9 +138,7 @@ def test_the_program_trains_on_tasks(tmp_path: Path) -> None:
         *("rollout.prompts_per_step=2", "buffer.drop_equal=false"),
     ]
     assert train(read(None, [*given, *more])) == 0
-    steps = [row for row in plot.rows(run / "metrics.jsonl") if "reward" in row]
-    assert [row["infra_failed_rate"] for row in steps] == [0.0, 0.0]
-    assert [row["rollouts"] for row in steps] == [8, 8]
+    steps = metrics(run)
+    assert [(row["infra_failed_rate"], row["rollouts"]) for row in steps] == [(0.0, 8)] * 2
     assert 0 < sum(row["reward"] for row in steps) / 2 < 1
-    with Session("local") as session:
-        assert not session.list(tags=("grpo", f"run:{run.name}")).result(30)
+    assert no_sandboxes(run)
