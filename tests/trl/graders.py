@@ -26,12 +26,13 @@ class Length:
 
 
 class Broken:
-    """Fails for submissions that contain the task's word."""
+    """Fails for submissions that contain the task's word, and trusts others as much as they say."""
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         if task["word"] in submission:
             return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no capacity")
-        return Verdict(Outcome.PASSED, 1.0)
+        trust: Any = "isolated" if submission.startswith("isolated") else "shared"
+        return Verdict(Outcome.PASSED, 1.0, trust=trust)
 
 
 class Sometimes:

@@ -1,16 +1,18 @@
 """SandboxReward and CombinedReward as TRL calls them, in its own trainer and in an outage; what is kept of rollouts."""
 
 import asyncio
+import contextlib
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sandboxkit import CapacityError, ConfigurationError, ProviderUnavailableError, Session
+from sandboxkit import CapacityError, ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._service import within
 from sandboxkit.integrations._training import records, show
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
@@ -38,6 +40,7 @@ from tests.trl.tiny import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
+BATCHES = tomllib.loads((Path(__file__).parent / "batches.toml").read_text())["batch"]
 PLAIN = [{"prompt": f"write {number}"} for number in range(16)]
 Make = Callable[..., SandboxReward]
 SLEEPS = "import time\ndef f(x): time.sleep(600)"
@@ -356,17 +359,6 @@ def away(before: int = 0, error: type[Exception] = ProviderUnavailableError) -> 
     return Refusing(lambda number: number >= before, error)
 
 
-class Trusted:
-    """A grader whose verdicts are as trustworthy as the submission says."""
-
-    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        if submission == "infra":
-            return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon")
-        if submission.startswith("isolated"):
-            return Verdict(Outcome.PASSED, 1.0, trust="isolated")
-        return Verdict(Outcome.PASSED, 1.0, trust="shared")
-
-
 class Fixed(RolloutEnvironment):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__()
@@ -407,36 +399,17 @@ def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon() -> None:
     subject.close()
 
 
-def test_all_equal_completions_needed_a_sandbox() -> None:
-    rewards, metrics = score(Sometimes(1), ["ab"] * 9)
-    assert rewards.count(None) == 1
-    assert metrics["infra_failed_rate"] == pytest.approx(1 / 9)
-
-
-@pytest.mark.parametrize(
-    ("limit", "bad", "stops"),
-    [(0, 0, False), (0, 1, True), (0.3, 2, False), (0.3, 3, True), (1, 9, False), (1, 10, True)],
-)
-def test_the_limit_is_the_share_that_stops(limit: float, bad: int, stops: bool) -> None:
-    texts = [f"{'bad' if number < bad else 'good'} {number}" for number in range(10)]
-    if stops:
-        with pytest.raises(ProviderUnavailableError, match=f"={limit:g}; the first: no capacity"):
-            score(Broken(), texts, max_infra_failed_rate=limit)
-    else:
-        assert score(Broken(), texts, max_infra_failed_rate=limit)[0].count(None) == bad
-
-
-def test_a_batch_without_code_is_no_outage() -> None:
-    rewards, metrics = score(Broken(), ["prose"] * 3, max_infra_failed_rate=0.0)
-    assert rewards == [0.0] * 3
-    assert metrics["infra_failed_rate"] == 0
-    assert "trust/shared" not in metrics
-
-
-def test_a_prompt_of_which_all_that_needed_a_sandbox_failed_is_not_passed_over() -> None:
-    texts = ["prose", "bad 1", "bad 2", "good"]
-    with pytest.raises(ProviderUnavailableError, match="all 2 completions of the prompt 'p'"):
-        score(Broken(), texts, ["p", "p", "p", "q"], max_infra_failed_rate=1.0)
+@pytest.mark.parametrize("case", BATCHES, ids=lambda case: case["name"])
+def test_a_batch_has_rewards_and_metrics_or_stops(case: dict[str, Any]) -> None:
+    grader = Sometimes(case["fails"]) if "fails" in case else Broken()
+    options = {"max_infra_failed_rate": case["limit"]} if "limit" in case else {}
+    stops = pytest.raises(ProviderUnavailableError, match=case.get("says"))
+    with stops if "says" in case else contextlib.nullcontext():
+        rewards, metrics = score(grader, case["texts"], case.get("prompts", ()), **options)
+        assert rewards.count(None) == case["failed"]
+        assert metrics["infra_failed_rate"] == pytest.approx(case["metrics"]["infra_failed_rate"])
+        shared = None if set(case["texts"]) == {"prose"} else case["metrics"].get("trust/shared", 1)
+        assert metrics.get("trust/shared") == pytest.approx(shared)
 
 
 def test_a_provider_that_cannot_work_says_so_before_it_is_needed() -> None:
@@ -453,14 +426,7 @@ def test_a_provider_that_cannot_work_says_so_before_it_is_needed() -> None:
 
 
 def test_a_provider_that_is_full_works() -> None:
-    assert score(Trusted(), ["ab"], provider=away(error=CapacityError))[0] == [1.0]
-
-
-def test_the_share_of_verdicts_of_which_the_trust_is_shared_is_logged() -> None:
-    texts = ["prose", "shared", "isolated 1", "isolated 2", "isolated 3", "isolated 3", "infra"]
-    _, metrics = score(Trusted(), texts)
-    assert metrics["trust/shared"] == pytest.approx(1 / 5)
-    assert metrics["infra_failed_rate"] == pytest.approx(1 / 6)
+    assert score(Broken(), ["ab"], provider=away(error=CapacityError))[0] == [1.0]
 
 
 def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
