@@ -11,46 +11,36 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.art import (
-    EndpointPolicy,
-    Message,
-    Policy,
-    PolicyError,
-    Rollouts,
-    ScriptedPolicy,
-    Trajectory,
-)
+from sandboxkit.integrations import art
+from sandboxkit.integrations.art import EndpointPolicy, Message, PolicyError, Rollouts
 from tests.art import json_server
 from tests.trl.graders import Refusing
 
 POLICIES = tomllib.loads((Path(__file__).parent / "policies.toml").read_text())["policy"]
-TASK = {
-    "task_id": 7,
-    "text": "Write a function to add two numbers.",
-    "test_list": ["assert add(1, 2) == 3", "assert add(5, 5) == 10"],
-}
+TESTS = ["assert add(1, 2) == 3", "assert add(5, 5) == 10"]
+TASK = {"task_id": 7, "text": "Write a function to add two numbers.", "test_list": TESTS}
 RIGHT = "```python\ndef add(a, b):\n    return a + b\n```"
 WRONG = "```python\ndef add(a, b):\n    return a - b\n```"
 
 
 def rollout(
-    policy: Policy, rollouts: Rollouts | None = None, session: Session | None = None
-) -> Trajectory:
-    async def run() -> Trajectory:
+    policy: Any, rollouts: Rollouts | None = None, session: Session | None = None
+) -> art.Trajectory:
+    async def run() -> art.Trajectory:
         async with session or Session("local") as opened:
             return await (rollouts or Rollouts()).run(opened, policy, TASK)
 
     return asyncio.run(run())
 
 
-def script(*replies: str) -> tuple[ScriptedPolicy, list[Sequence[Message]]]:
+def script(*replies: str) -> tuple[art.ScriptedPolicy, list[Sequence[Message]]]:
     seen: list[Sequence[Message]] = []
 
     def reply(messages: Sequence[Message]) -> str:
         seen.append(list(messages))
         return replies[len(seen) - 1]
 
-    return ScriptedPolicy(reply), seen
+    return art.ScriptedPolicy(reply), seen
 
 
 @pytest.mark.parametrize("case", POLICIES, ids=lambda case: case["name"])
@@ -103,7 +93,7 @@ def test_groups_are_made_concurrently_and_in_order() -> None:
             message = {"role": "assistant", "content": RIGHT}
             return {"index": 0, "finish_reason": "stop", "message": message}
 
-    async def run() -> list[list[Trajectory]]:
+    async def run() -> list[list[art.Trajectory]]:
         async with Session("local") as session:
             tasks = [TASK, {**TASK, "task_id": 8}]
             return await Rollouts().run_all(session, Together(), tasks, group=2)

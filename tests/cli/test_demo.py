@@ -12,9 +12,8 @@ from tests.rewards.humaneval_shaped import PROBLEMS
 
 def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
     programs = _mbpp.programs()
-    assert [(each.task_id, each.broken) for each in programs] == [
-        (task_id, broken) for task_id in range(1, 101) for broken in (False, True)
-    ]
+    found = [(each.task_id, each.broken) for each in programs]
+    assert found == [(number, broken) for number in range(1, 101) for broken in (False, True)]
     for right, broken in zip(programs[::2], programs[1::2], strict=True):
         assert right.source != broken.source
 

@@ -51,7 +51,7 @@ def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
         ("nothing left", mutants.ForgetsToDelete, "nothing is listed"),
     ],
 )
-def test_a_row_says_what_does_not_hold(
+def test_a_row_says_what_fails(
     name: str, defect: type[FakeProvider], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "ROWS", [row for row in live.ROWS if row.name == name])

@@ -89,11 +89,8 @@ def test_interrupting_a_cell_kills_its_command(book: Book, waiting: str) -> None
 
 
 def test_a_time_limit_of_the_caller_leaves_the_command_running(book: Book) -> None:
-    cell = book.run(
-        "process = sandbox.exec(SLEEPS)\n"
-        "assert next(iter(process.stdout.lines())) == 'started'\n"
-        "process.result(0.2)"
-    )
+    begin = "process = sandbox.exec(SLEEPS); assert next(iter(process.stdout.lines())) == 'started'"
+    cell = book.run(f"{begin}\nprocess.result(0.2)")
     assert cell.error == "TimeoutError"
     assert book.value("'sleep' in names(), process.done()") == "(True, False)"
     assert "running" in book.run("process").shown["text/html"]

@@ -34,13 +34,8 @@ def run_example(path: Path, provider: str, *arguments: str, warnings: str = "err
     """Run an example as a user would, warnings being errors; return what it printed."""
     environment = {"SANDBOXKIT_DOCKER_IMAGE": "sandboxkit/python:3.11", **os.environ}
     environment["SANDBOXKIT_PROVIDER"] = provider
-    done = subprocess.run(
-        [sys.executable, "-W", warnings, str(path), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    command = [sys.executable, "-W", warnings, str(path), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

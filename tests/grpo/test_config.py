@@ -19,10 +19,8 @@ RATES = tomllib.loads((Path(__file__).parent / "rates.toml").read_text())["rates
 
 def test_a_file_with_settings_over_it(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(
-        '[model]\nname = "from-file"\n[data]\ntrain = "rows.jsonl"\n'
-        "[optimizer]\nlr = 1e-4\nbetas = [0.8, 0.9]\n"
-    )
+    tables = ('[model]\nname = "from-file"', '[data]\ntrain = "rows.jsonl"', "[optimizer]")
+    path.write_text("\n".join([*tables, "lr = 1e-4", "betas = [0.8, 0.9]"]))
     loss = ["objective.loss=dr_grpo", "objective.max_completion_tokens=7"]
     config = read(path, ["optimizer.lr=3e-4", "model.name=mine", "optimizer.warmup=2", *loss])
     assert (config.model.name, config.optimizer.lr, config.optimizer.warmup) == ("mine", 3e-4, 2)

@@ -94,7 +94,7 @@ def test_a_server_that_was_restarted_unnoticed_is_lost(folder: Path, servers: li
     engine.close()
 
 
-def test_two_ranks_and_two_servers_of_which_one_is_killed_and_then_sigterm(
+def test_two_ranks_go_on_with_one_of_two_servers(
     folder: Path, tmp_path: Path, servers: list[Served]
 ) -> None:
     """Not one log-probability is of other weights than the trainer's.

@@ -78,10 +78,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 def kept(run: Path) -> dict[int, list[dict[str, Any]]]:
     """The rollouts of each step, without what the clock says and who graded first."""
     return {
-        step: [
-            {key: value for key, value in row.items() if key not in ("seconds", "remembered")}
-            for row in records.read(run, step)
-        ]
+        step: [row | {"seconds": 0, "remembered": False} for row in records.read(run, step)]
         for step in records.steps(run)
     }
 
@@ -248,14 +245,14 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(toy: Path, tmp_
         (1, ["grading.options={limits={retries=0}}"], "first row cannot be graded: .*no capacity"),
     ],
 )
-def test_a_backend_that_is_away_stops_the_run_before_it_starts(
-    toy: Path, tmp_path: Path, before: int, more: list[str], said: str
+def test_a_backend_that_is_away_stops_the_run(
+    toy: Path, tmp_path: Path, before: int, more: Any, said: str
 ) -> None:
     with pytest.raises(ProviderUnavailableError, match=said):
         train(config(toy, tmp_path / "run", *more), Refusing(lambda number: number >= before))
 
 
-def test_a_grader_that_raises_now_and_then_is_a_line_on_the_screen(
+def test_a_grader_that_raises_is_a_line(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["run.steps=1", "grading.grader=tests.grpo.test_program:Whimsical", "grading.remember=0"]

@@ -146,9 +146,7 @@ def test_what_is_kept_of_a_rollout_is_bounded_and_says_what_was_cut() -> None:
     assert len(kept["calls"]) == 500
 
 
-def test_a_disk_that_takes_no_rollouts_is_noted_and_the_run_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rollouts").touch()  # a file, so that no folder can be made
     console = Console(read(None, ["model.name=m", "data.train=t", f"run.folder={tmp_path}"]), 0)
     made = Rollout(Row(0, (1,), "", "", {}))

@@ -140,9 +140,7 @@ def test_a_completion_is_graded_and_kept_token_by_token(session: Session) -> Non
 
 
 @pytest.mark.parametrize("case", MISTAKES, ids=lambda case: case["name"])
-def test_a_mistake_scores_0_and_is_told_to_the_model(
-    session: Session, case: dict[str, Any]
-) -> None:
+def test_a_mistake_scores_0_and_the_model_is_told(session: Session, case: dict[str, Any]) -> None:
     first, *others = [t if isinstance(t, str) else tool_call(t["bash"]) for t in case["turns"]]
     texts = [first * case.get("times", 1), *others]
     subject, _ = rollouts(session, texts, *TOOLS, *case.get("settings", []))
@@ -167,9 +165,7 @@ def test_equal_submissions_are_graded_once_and_failures_not_remembered(
 
 def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: Session) -> None:
     texts = [
-        tool_call(
-            "printf 'def f(x):\\n    return x + 1\\n' > s.py; python3 -c 'import s; print(s.f(2))'"
-        ),
+        tool_call("echo 'def f(x): return x + 1' > s.py; python3 -c 'import s; print(s.f(2))'"),
         tool_call("sed -i 's/+ 1/+ 2/' s.py; cat given.txt"),
         "It is done.",
     ]
@@ -204,7 +200,7 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
     ],
 )
 def test_a_graders_failure_is_no_reward(
-    session: Session, trouble: str, said: str, raised: bool
+    session: Session, trouble: str, said: str, raised: Any
 ) -> None:
     options = "grading.options={trouble='" + trouble + "'}"
     deadline = f"rollout.deadline={1 if trouble == 'hangs' else 60}"

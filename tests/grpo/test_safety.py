@@ -106,7 +106,7 @@ def test_clipping_acts_in_off_policy_runs(toy: Path, tmp_path: Path, update: str
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_an_engine_with_other_weights_stops_the_run(
+def test_other_weights_stop_a_run(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     whole = HFEngine.update_weights
@@ -122,7 +122,7 @@ def test_an_engine_with_other_weights_stops_the_run(
     assert metrics(run) == []
 
 
-def test_fixed_tokens_that_an_engine_scores_otherwise_stop_the_run(
+def test_a_score_of_fixed_tokens_stops_a_run(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its completions have the right log-probabilities."""
@@ -140,7 +140,7 @@ def test_fixed_tokens_that_an_engine_scores_otherwise_stop_the_run(
     assert 0 not in ids, "a special token"
 
 
-def test_a_sampler_without_numbers_stops_a_run(
+def test_a_broken_sampler_stops_a_run(
     toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = HFEngine.generate

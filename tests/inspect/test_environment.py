@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 ENTRY_POINT = "[inspect_ai]\nsandboxkit = sandboxkit.integrations.inspect\n"
 
 
-async def test_a_command_runs_as_another_user_where_the_backend_has_users(
+async def test_another_user_runs_where_there_are_some(
     environment: SandboxEnvironment, provider: str
 ) -> None:
     if provider == "local":

@@ -199,7 +199,7 @@ async def test_a_cancelled_run_leaves_no_sandbox(session: Session) -> None:
 
 
 @pytest.mark.parametrize("manifest", [None, Manifest(root="/tmp/b")])
-async def test_commands_start_in_the_manifests_root_else_in_the_workdir_of_the_options(
+async def test_commands_start_in_the_root_or_workdir(
     session: Session, manifest: Manifest | None
 ) -> None:
     client = SandboxkitClient(session)

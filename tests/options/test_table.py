@@ -148,10 +148,8 @@ def test_a_new_option_is_in_the_document(copy: Path, python: Python) -> None:
 
 def test_docker_honours_the_new_option(python: Python) -> None:
     image = require_docker()
-    done = python(
-        *("-m", "sandboxkit", "run", "-p", "docker", "--image", image, "--hostname", "box"),
-        *("--", "uname", "-n"),
-    )
+    command = ("-p", "docker", "--image", image, "--hostname", "box", "--", "uname", "-n")
+    done = python("-m", "sandboxkit", "run", *command)
     assert (done.returncode, done.stdout) == (0, "box\n"), done.stderr
 
 

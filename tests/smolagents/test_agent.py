@@ -75,7 +75,7 @@ def test_a_run_has_state_tools_errors_and_a_final_answer(provider: str) -> None:
     assert "Last output from code snippet:\n13" in model.seen[3]
 
 
-def test_a_step_that_takes_too_long_is_told_and_keeps_its_variables(
+def test_a_slow_step_is_told_and_keeps_its_state(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def limit(number: int) -> None:

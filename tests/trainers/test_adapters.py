@@ -37,11 +37,12 @@ DRIVERS: dict[str, tuple[str, Callable[[Path], drivers.Reward]]] = {
     "nemo gym": ("NeMo Gym", drivers.nemo_gym),
 }
 each_trainer = pytest.mark.parametrize("name", DRIVERS)
+Use = Callable[[Any], None]
 CAN_MASK = ("openrlhf", "openrlhf agent", "nemo gym")
 
 
 @pytest.fixture
-def use_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+def use_provider(monkeypatch: pytest.MonkeyPatch) -> Use:
     """Set the provider of the adapter that is made next."""
     return lambda provider: monkeypatch.setattr(options, "PROVIDER", provider)
 
@@ -66,7 +67,7 @@ STOPS = (ProviderUnavailableError, RuntimeError)
 @each_trainer
 @pytest.mark.parametrize("policy", ["raise", "retry"])
 def test_no_sample_becomes_0_when_the_backend_dies(
-    name: str, policy: str, tmp_path: Path, use_provider: Callable[[Any], None]
+    name: str, policy: str, tmp_path: Path, use_provider: Use
 ) -> None:
     use_provider(provider := Refusing())
     changes = f', extract=whole, on_infra="{policy}", retry_seconds=0.2'
@@ -79,9 +80,7 @@ def test_no_sample_becomes_0_when_the_backend_dies(
 
 
 @pytest.mark.parametrize("name", CAN_MASK)
-def test_a_masked_sample_is_left_out(
-    name: str, tmp_path: Path, use_provider: Callable[[Any], None]
-) -> None:
+def test_a_masked_sample_is_left_out(name: str, tmp_path: Path, use_provider: Use) -> None:
     use_provider(provider := Refusing())
     reward = reward_of(name, tmp_path, ', extract=whole, on_infra="mask"', grader="Length()")
     assert reward("ab", {}) == 1.0
@@ -107,9 +106,7 @@ def slime_group(folder: Path, policy: str, texts: list[str], *, group_rm: bool) 
     return asyncio.run(slime.rewarded(made["custom_rm"], group, group_rm=group_rm))
 
 
-def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
-    tmp_path: Path, use_provider: Callable[[Any], None]
-) -> None:
+def test_slime_leaves_a_sample_out_of_loss_and_mean(tmp_path: Path, use_provider: Use) -> None:
     use_provider(Refusing(lambda number: number == 1))  # the first is that of the first check
     group = slime_group(tmp_path, "mask", ["ab", "cd", "abc"], group_rm=True)
     lost = [sample.remove_sample for sample in group]
@@ -120,7 +117,7 @@ def test_slime_leaves_a_sample_out_of_the_loss_and_of_the_mean_of_its_group(
     assert slime.advantages(group) == pytest.approx(expected)
 
 
-def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Callable[[Any], None]) -> None:
+def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Use) -> None:
     use_provider(Refusing(lambda number: number > 0))
     with pytest.raises(ProviderUnavailableError, match=r"all 2 samples .* no capacity"):
         slime_group(tmp_path, "mask", ["ab", "cd"], group_rm=True)
@@ -138,9 +135,7 @@ def test_verl_rewards_ground_truths_as_parquet_holds_them(tmp_path: Path) -> Non
     assert reward(WRONG, json.dumps(TASK)) == 0.0
 
 
-def test_verls_rate_limited_manager_scores_an_error_0_as_the_document_warns(
-    tmp_path: Path, use_provider: Callable[[Any], None]
-) -> None:
+def test_verls_rate_limited_manager_scores_an_error_0(tmp_path: Path, use_provider: Use) -> None:
     use_provider(provider := Refusing())
     path = drivers.file_of("verl", tmp_path, ", extract=whole", "Length()")
     reward = drivers.verl(path, "rate_limited")
@@ -160,7 +155,7 @@ def test_openrlhf_never_grades_code_of_the_prompt() -> None:
 
 @pytest.mark.parametrize("name", ["verl", "nemo gym"])  # one that raises, and one that masks
 def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
-    name: str, tmp_path: Path, use_provider: Callable[[Any], None], scorers: list[SampleScorer]
+    name: str, tmp_path: Path, use_provider: Use, scorers: list[SampleScorer]
 ) -> None:
     require_docker()
     policy = "mask" if name in CAN_MASK else "raise"

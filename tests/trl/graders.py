@@ -61,8 +61,8 @@ class Refusing(FakeProvider):
 
     def __init__(
         self,
-        refused: Callable[[int], bool] = lambda number: False,
-        error: type[Exception] = ProviderUnavailableError,
+        refused: Callable[[int], bool] = lambda _: False,
+        error: Any = ProviderUnavailableError,
     ) -> None:
         super().__init__()
         self.refuses, self.error, self.asked, self.refused = refused, error, 0, 0

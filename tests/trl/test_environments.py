@@ -16,23 +16,9 @@ from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, 
 from sandboxkit.integrations.trl import _environment as environment
 from sandboxkit.terminal import _managed
 from sandboxkit.testing import FakeProvider
+from tests.trl import tiny
 from tests.trl.graders import Hanging, Refusing
-from tests.trl.tiny import (
-    CHAT,
-    LONG,
-    TURNS,
-    Dying,
-    Meeting,
-    call,
-    expected_advantages,
-    judge,
-    rates,
-    rewards,
-    sandboxes_of,
-    script,
-    train,
-    trainer,
-)
+from tests.trl.tiny import TURNS, call, judge, rates, rewards, script, train, trainer
 
 EPISODES = tomllib.loads((Path(__file__).parent / "episodes.toml").read_text())["episode"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
@@ -50,8 +36,8 @@ def test_environments_give_tools_and_rewards_and_begin_rollouts_afresh(tmp_path:
             assert "edited /workspace/answer" in reply[5]
             assert "42" in reply[7]
         session = environments.session.id
-        assert len(sandboxes_of(session)) == 16, "one sandbox a rollout"
-    assert sandboxes_of(session) == []
+        assert len(tiny.sandboxes_of(session)) == 16, "one sandbox a rollout"
+    assert tiny.sandboxes_of(session) == []
 
 
 def test_a_third_of_failing_starts_changes_no_other_advantage(tmp_path: Path) -> None:
@@ -65,14 +51,14 @@ def test_a_third_of_failing_starts_changes_no_other_advantage(tmp_path: Path) ->
     failed = found.isnan()
     assert failed.any()
     assert (advantages[failed] == 0).all()
-    torch.testing.assert_close(advantages, expected_advantages(found), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(advantages, tiny.expected_advantages(found), atol=1e-5, rtol=1e-4)
     logged = rates(training, 5)
     assert sum(logged) / 5 == pytest.approx(provider.refused / 80)
     assert logged[-1] == failed.float().mean()
 
 
 def test_a_sandbox_that_dies_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
-    with SandboxEnvironments(judge, provider=Dying()) as environments:
+    with SandboxEnvironments(judge, provider=tiny.Dying()) as environments:
         training = train(tmp_path, environments, (call("bash", command="echo 42 > answer"), "done"))
         found = torch.tensor(rewards(training))
         assert found.isnan().sum() == 5
@@ -144,11 +130,12 @@ def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
     with SandboxEnvironments(judge, provider="local") as environments:
         rollout = environments()
         rollout.reset(want="42")
+        edit = rollout.edit("/workspace/f", odd, odd)
         for output in (
             rollout.bash(odd),
             rollout.read_file(odd),
             rollout.write_file(odd, "x"),
-            rollout.edit("/workspace/f", odd, odd),
+            edit,
         ):
             assert output.startswith("error: ")
         if not isinstance(odd, str):
@@ -228,8 +215,8 @@ TRAININGS = tomllib.loads((Path(__file__).parent / "trainings.toml").read_text()
 
 def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
     def tokens(**options: Any) -> list[Any]:
-        options |= {"reward_funcs": [EnvironmentReward()], "config": LONG}
-        training = trainer(tmp_path, CHAT, **options)
+        options |= {"reward_funcs": [EnvironmentReward()], "config": tiny.LONG}
+        training = trainer(tmp_path, tiny.CHAT, **options)
         script(training, *TURNS)
         seen: list[Any] = []
         generate = training._generate
@@ -253,8 +240,8 @@ def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
 def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         rollouts = SandboxRollouts(environments)
-        graded = {"reward_funcs": [EnvironmentReward()], "config": LONG}
-        training = trainer(tmp_path, CHAT, rollout_func=rollouts, **graded)
+        graded = {"reward_funcs": [EnvironmentReward()], "config": tiny.LONG}
+        training = trainer(tmp_path, tiny.CHAT, rollout_func=rollouts, **graded)
         script(training, call("bash", command="true"), "done")
         say = training._generate_single_turn
 
@@ -263,7 +250,7 @@ def test_log_probabilities_are_kept_for_what_the_model_wrote(tmp_path: Path) -> 
             return ids, [[-1.0] * len(each) for each in ids]
 
         training._generate_single_turn = with_logprobs
-        made = training.rollout_func([CHAT[0]["prompt"]] * 2, training)
+        made = training.rollout_func([tiny.CHAT[0]["prompt"]] * 2, training)
         columns = made["completion_ids"], made["env_mask"], made["logprobs"]
         for ids, mask, logprobs in zip(*columns, strict=True):
             assert len(ids) == len(mask)
@@ -283,7 +270,7 @@ def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case["name"])
 def test_a_training_shows_and_rewards_so(tmp_path: Path, case: dict[str, Any]) -> None:
     turns = [t if isinstance(t, str) else call(**t) for t in case["turns"]]
-    provider = Meeting(case["meeting"]) if "meeting" in case else FakeProvider()
+    provider = tiny.Meeting(case["meeting"]) if "meeting" in case else FakeProvider()
     options = case.get("options", {})
     with SandboxEnvironments(judge, provider=provider, **options) as environments:
         mode = SandboxRollouts(environments) if "mode" in case else environments
@@ -302,15 +289,16 @@ def test_a_training_shows_and_rewards_so(tmp_path: Path, case: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([CHAT[0], {**CHAT[0], "want": "43"}], "two rows differ and have the same prompt"),
+        (
+            [tiny.CHAT[0], {**tiny.CHAT[0], "want": "43"}],
+            "two rows differ and have the same prompt",
+        ),
         ([{"prompt": "fix it.", "want": "42"}] * 16, "prompts that are messages"),
     ],
 )
 def test_prompts_of_text_or_not_told_apart_are_refused(
     tmp_path: Path, rows: Any, said: str
 ) -> None:
-    with (
-        SandboxEnvironments(judge, provider=FakeProvider()) as environments,
-        pytest.raises(ConfigurationError, match=said),
-    ):
+    refused = pytest.raises(ConfigurationError, match=said)
+    with SandboxEnvironments(judge, provider=FakeProvider()) as environments, refused:
         train(tmp_path, SandboxRollouts(environments), (), rows)

@@ -13,31 +13,17 @@ import pytest
 import torch
 
 from sandboxkit import CapacityError, ConfigurationError, ProviderUnavailableError
+from sandboxkit.integrations import trl
 from sandboxkit.integrations._service import within
 from sandboxkit.integrations._training import records, show
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
-from sandboxkit.integrations.trl import (
-    CombinedReward,
-    EnvironmentReward,
-    SandboxEnvironments,
-    SandboxReward,
-    SandboxRollouts,
-)
-from sandboxkit.integrations.trl import EnvironmentReward as Graded
+from sandboxkit.integrations.trl import CombinedReward, SandboxEnvironments, SandboxReward
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Diagnosis
+from tests.trl import tiny
 from tests.trl.graders import Broken, Hangs, Length, Refusing, Sometimes, whole
-from tests.trl.tiny import (
-    TURNS,
-    call,
-    expected_advantages,
-    judge,
-    rates,
-    sandboxes_of,
-    train,
-    trainer,
-)
+from tests.trl.tiny import TURNS, call, judge, rates, train, trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 BATCHES = tomllib.loads((Path(__file__).parent / "batches.toml").read_text())["batch"]
@@ -196,9 +182,7 @@ def test_combined_rewards_are_weighted_and_none_if_any_is() -> None:
         CombinedReward([lambda **_: [1.0]])(["p"] * 2, ["a", "b"])
 
 
-def test_tasks_with_a_reference_are_checked_once(
-    reward: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_references_are_checked_once(reward: Make, caplog: pytest.LogCaptureFixture) -> None:
     def checked(**options: Any) -> list[str]:
         """What is logged of the tasks for two batches, of which the second task refuses its reference."""
         caplog.clear()
@@ -236,7 +220,7 @@ def test_a_third_of_failures_changes_no_other_advantage(tmp_path: Path, combined
     advantages = torch.tensor(list(training._logs["advantages"]))
     failed = rewards.isnan()
     assert 0.1 < failed.float().mean() < 0.5
-    torch.testing.assert_close(advantages, expected_advantages(rewards), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(advantages, tiny.expected_advantages(rewards), atol=1e-5, rtol=1e-4)
     assert (advantages[failed] == 0).all()
     rates = [entry["outcome/infra_error"] for entry in training.state.log_history[:-1]]
     assert len(rates) == 5
@@ -251,16 +235,11 @@ def kept(folder: Path, step: int) -> list[dict[str, Any]]:
 def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with SandboxEnvironments(judge, provider="local") as environments:
-        training = train(
-            tmp_path,
-            SandboxRollouts(environments),
-            TURNS,
-            reward=Graded(records=folder),
-            max_steps=2,
-            per_device_train_batch_size=8,
-        )
+        reward = trl.EnvironmentReward(records=folder)
+        two: dict[str, Any] = {"max_steps": 2, "per_device_train_batch_size": 8}
+        training = train(tmp_path, trl.SandboxRollouts(environments), TURNS, reward=reward, **two)
         assert rates(training, 2) == [0.0] * 2
-        assert len(sandboxes_of(environments.session.id)) == 8, "one sandbox a rollout"
+        assert len(tiny.sandboxes_of(environments.session.id)) == 8, "one sandbox a rollout"
     assert records.steps(folder) == [1, 2]
     assert [row["member"] for row in kept(folder, 2)] == list(range(8))
     row = kept(folder, 1)[3]
@@ -285,7 +264,7 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
 def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         turns = (call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
-        train(tmp_path, environments, turns, reward=Graded(records=tmp_path))
+        train(tmp_path, environments, turns, reward=trl.EnvironmentReward(records=tmp_path))
     row = kept(tmp_path, 1)[0]
     assert row["reward"] == 1.0
     assert [each["turn"] for each in row["calls"]] == [0, 2]
@@ -347,10 +326,8 @@ class Unfit(FakeProvider):
 
 
 def test_environments_say_that_a_backend_cannot_work_before_the_first_batch() -> None:
-    with (
-        SandboxEnvironments(judge, provider=Unfit()) as environments,
-        pytest.raises(ProviderUnavailableError, match=r"no daemon\. start one"),
-    ):
+    unfit = pytest.raises(ProviderUnavailableError, match=r"no daemon\. start one")
+    with SandboxEnvironments(judge, provider=Unfit()) as environments, unfit:
         environments()
 
 
@@ -374,9 +351,7 @@ def code(text: str) -> str | None:
     return None if text.startswith("prose") else text
 
 
-def score(
-    grader: Any, texts: Sequence[str], prompts: Sequence[str] = (), **options: Any
-) -> tuple[list[float | None], dict[str, float]]:
+def score(grader: Any, texts: list[str], prompts: Sequence[str] = (), **options: Any) -> Any:
     """The rewards of completions, each of a prompt of its own unless these are given, and the metrics."""
     metrics: dict[str, float] = {}
     given = {"provider": FakeProvider(), "extract": code, **options}
@@ -433,7 +408,7 @@ def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
     good = Fixed(Verdict(Outcome.PASSED, 1.0, trust="isolated"))
     bad = Fixed(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon"))
     metrics: dict[str, float] = {}
-    subject, prompts = EnvironmentReward(), ["p", "q", "r", "s"]
+    subject, prompts = trl.EnvironmentReward(), ["p", "q", "r", "s"]
     options: dict[str, Any] = {"log_metric": metrics.__setitem__}
     found = subject(prompts, [""] * 4, environments=[good, good, good, bad], **options)
     assert found == [1.0, 1.0, 1.0, None]

@@ -82,10 +82,8 @@ def test_a_failure_is_tried_again_and_then_raised() -> None:
 
 
 def test_a_sandbox_that_never_starts_is_given_up() -> None:
-    with (
-        SandboxTools(provider=Hanging(), timeout=0.1, start_timeout=0.1) as tools,
-        pytest.raises(SandboxStartError, match="no sandbox"),
-    ):
+    never = pytest.raises(SandboxStartError, match="no sandbox")
+    with SandboxTools(provider=Hanging(), timeout=0.1, start_timeout=0.1) as tools, never:
         tools.python("pass")
 
 
