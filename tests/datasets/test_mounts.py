@@ -50,10 +50,13 @@ def test_other_folders_are_mount_points(dataset: Dataset, point: str) -> None:
     assert spec.mounts == {point: dataset.digest, "/datas": dataset.digest}
 
 
-@pytest.mark.parametrize("value", ["folder", None, ["/data"], {"/data": "folder"}, {"/data": None}])
-def test_other_values_are_refused(value: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"mounts.*Dataset\('folder'\)"):
-        build(value)
+def test_other_values_are_refused() -> None:
+    for value in ("folder", None, ["/data"], {"/data": "folder"}, {"/data": None}):
+        with pytest.raises(ConfigurationError, match=r"mounts.*Dataset\('folder'\)"):
+            build(value)
+    for text in ("volume:", "volume:A", "volume:a/../b", "pip", 1, None):
+        with pytest.raises(ConfigurationError, match=r"mounts\['/cache'\].*Volume\('name'\)"):
+            build({"/cache": text})
 
 
 @pytest.mark.parametrize("point", ["/usr/share/data", "/usr", "/bin/data", "/etc/data", "/lib"])
@@ -91,30 +94,19 @@ def test_an_invalid_digest_is_refused_at_once_an_unknown_at_the_start(dataset: D
             sandbox.start().result(30)
 
 
-@pytest.mark.parametrize("name", ["a", "pip-cache", "0", "a" * 32])
-def test_a_volume_has_a_name(name: str) -> None:
-    assert Volume(name).source == f"volume:{name}"
-
-
-BAD_NAMES = ["", "-a", "a-", "A", "a_b", "a/b", "..", "a" * 33, "a\n", None, b"a"]
-
-
-@pytest.mark.parametrize("name", BAD_NAMES)
-def test_another_name_of_a_volume_is_refused(name: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Volume\(name=.*such as 'pip-cache'"):
-        Volume(name)
+def test_a_volume_has_a_name_of_few_characters() -> None:
+    for name in ("a", "pip-cache", "0", "a" * 32):
+        assert Volume(name).source == f"volume:{name}"
+    bad: list[Any] = ["", "-a", "a-", "A", "a_b", "a/b", "..", "a" * 33, "a\n", None, b"a"]
+    for name in bad:
+        with pytest.raises(ConfigurationError, match=r"Volume\(name=.*such as 'pip-cache'"):
+            Volume(name)
 
 
 @pytest.mark.parametrize("value", [Volume("pip"), "volume:pip"])
 def test_a_volume_may_be_given_as_text(value: Any) -> None:
     spec = build({"/cache": value, "/data": DIGEST})
     assert split_mounts(spec.mounts) == ({"/data": DIGEST}, {"/cache": "pip"})
-
-
-@pytest.mark.parametrize("value", ["volume:", "volume:A", "volume:a/../b", "pip", 1, None])
-def test_other_text_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"mounts\['/cache'\].*Volume\('name'\)"):
-        build({"/cache": value})
 
 
 def test_a_volume_is_refused_where_it_cannot_be() -> None:

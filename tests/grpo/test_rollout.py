@@ -68,6 +68,8 @@ class Counting:
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         Counting.asked += 1
         match self.trouble:
+            case "raises at times" if Counting.asked % 8 == 0:
+                raise ZeroDivisionError("in somebody's grader")
             case "raises":
                 raise ZeroDivisionError("in somebody's grader")
             case "lets through":

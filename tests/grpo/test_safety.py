@@ -272,6 +272,17 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on
     assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
 
 
+def test_a_dead_daemon_ends_the_program_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
+    given = ["model.name=m", "data.train=t", f"run.folder={tmp_path}", "grading.provider=docker"]
+    assert main([os.devnull, *(f"--set={each}" for each in given)]) == FAILED
+    output = capsys.readouterr().err
+    assert "no Docker daemon at unix:///nonexistent.sock" in output
+    assert "Traceback" not in output
+
+
 @needs_small_disk
 def test_an_export_is_complete_or_absent(toy: Path, run: Path) -> None:
     model = load(str(toy / "model"))
