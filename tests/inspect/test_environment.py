@@ -7,11 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from inspect_ai.util import (
-    OutputLimitExceededError,
-    SandboxEnvironment,
-    SandboxUserUnsupportedError,
-)
+from inspect_ai import util
+from inspect_ai.util import SandboxEnvironment
 from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 
 from sandboxkit import ConfigurationError, SandboxError, SandboxTerminatedError, Session
@@ -25,7 +22,7 @@ async def test_another_user_runs_where_there_are_some(
     environment: SandboxEnvironment, provider: str
 ) -> None:
     if provider == "local":
-        with pytest.raises(SandboxUserUnsupportedError, match="only user"):
+        with pytest.raises(util.SandboxUserUnsupportedError, match="only user"):
             await environment.exec(["whoami"], user="nobody")
     else:
         assert (await environment.exec(["whoami"], user="nobody")).stdout == "nobody\n"
@@ -43,7 +40,10 @@ async def test_a_long_command_leaves_no_file_and_has_input(environment: SandboxE
 
 
 async def test_output_past_its_limit_is_an_error_with_some(environment: SandboxEnvironment) -> None:
-    with override_max_exec_output_size(1024), pytest.raises(OutputLimitExceededError) as caught:
+    with (
+        override_max_exec_output_size(1024),
+        pytest.raises(util.OutputLimitExceededError) as caught,
+    ):
         await environment.exec(["seq", "10000"])
     assert caught.value.truncated_output is not None
     assert caught.value.truncated_output.startswith("1\n2\n")

@@ -12,27 +12,10 @@ import anyio
 import pytest
 from agents import RunConfig, Runner, RunState, UserError, set_tracing_disabled
 from agents.items import ToolCallOutputItem, TResponseOutputItem
-from agents.sandbox import (
-    ExecTimeoutError,
-    ExposedPortUnavailableError,
-    LocalSnapshotSpec,
-    Manifest,
-    SandboxAgent,
-    SandboxRunConfig,
-    WorkspaceReadNotFoundError,
-)
+from agents.sandbox import LocalSnapshotSpec, Manifest, SandboxAgent, SandboxRunConfig, errors
 from agents.sandbox.capabilities import Shell
 from agents.sandbox.capabilities.shell import ShellToolSet
 from agents.sandbox.entries import Dir, File
-from agents.sandbox.errors import (
-    ConfigurationError,
-    ExecTransportError,
-    InvalidManifestPathError,
-    PtySessionNotFoundError,
-    WorkspaceArchiveReadError,
-    WorkspaceArchiveWriteError,
-    WorkspaceStartError,
-)
 from agents.sandbox.manifest import Environment
 from agents.sandbox.session import SandboxSession
 from agents.sandbox.snapshot import NoopSnapshotSpec
@@ -41,12 +24,8 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_messag
 from openai.types.responses import ResponseCustomToolCall
 
 from sandboxkit import SandboxTerminatedError, Session
-from sandboxkit.integrations.openai_agents import (
-    SandboxkitClient,
-    SandboxkitClientOptions,
-    SandboxkitSession,
-    SandboxkitSessionState,
-)
+from sandboxkit.integrations import openai_agents
+from sandboxkit.integrations.openai_agents import SandboxkitClient, SandboxkitClientOptions
 from tests.adapters_document import use
 from tests.components import require_program
 from tests.docker_here import require_docker
@@ -179,7 +158,7 @@ async def test_an_outage_ends_the_run_and_is_not_shown_to_the_model(session: Ses
     model = agent(ModelStep.respond(outage), [assistant_message("never")])
     with pytest.raises(UserError, match="no sandbox") as caught:
         await Runner.run(model, "Go.", run_config=config(client))
-    assert isinstance(caught.value.__cause__, ExecTransportError)
+    assert isinstance(caught.value.__cause__, errors.ExecTransportError)
 
 
 async def test_a_cancelled_run_leaves_no_sandbox(session: Session) -> None:
@@ -212,16 +191,16 @@ async def test_commands_start_in_the_root_or_workdir(
 
 async def test_a_start_that_fails_or_is_cancelled_leaves_nothing(session: Session) -> None:
     client = SandboxkitClient(session)
-    with pytest.raises(WorkspaceStartError, match="/no/such/image") as caught:
+    with pytest.raises(errors.WorkspaceStartError, match="/no/such/image") as caught:
         await client.create(options=SandboxkitClientOptions(image="/no/such/image"))
     with pytest.raises(Exception, match=r"start_timeout=0\.001 s"):
         await client.create(options=SandboxkitClientOptions(start_timeout=0.001))
     assert (caught.value.retryable, caught.value.context["provider"]) == (False, "local")
     grant = {"path": "/data", "host_path": "/srv/data"}
     granting = Manifest(extra_path_grants=(grant,))  # type: ignore[arg-type]  # coerced
-    with pytest.raises(ConfigurationError, match="/data is a folder of this machine"):
+    with pytest.raises(errors.ConfigurationError, match="/data is a folder of this machine"):
         await client.create(manifest=granting)
-    with pytest.raises(ConfigurationError, match="gpu"):
+    with pytest.raises(errors.ConfigurationError, match="gpu"):
         await client.create(options=SandboxkitClientOptions(gpu="1"))
     with pytest.raises(ValueError, match="cpus"):
         SandboxkitClientOptions(cpus=-1)
@@ -297,7 +276,7 @@ async def test_a_workspace_that_cannot_be_kept_stays(session: Session, tmp_path:
     first = await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path))
     await first.start()
     await first.exec("head -c 200000 /dev/zero > large")
-    with pytest.raises(WorkspaceArchiveReadError) as caught:
+    with pytest.raises(errors.WorkspaceArchiveReadError) as caught:
         await first.aclose()
     assert caught.value.context["reason"] == "archive_too_large"
     assert outcome(await first.exec("stat -c %s large")) == (0, "200000\n", "")
@@ -318,7 +297,7 @@ async def test_the_documents_lines_run(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def _id(session: SandboxSession) -> str:
-    assert isinstance(session.state, SandboxkitSessionState)
+    assert isinstance(session.state, openai_agents.SandboxkitSessionState)
     return session.state.sandbox_id
 
 
@@ -330,10 +309,10 @@ async def test_commands_have_status_folder_and_variables(sandbox: SandboxSession
     status, _, stderr = outcome(await sandbox.exec("no-such-program", shell=False))
     assert (status, "no-such-program" in stderr) == (127, True)
     assert outcome(await sandbox.exec("a\0b"))[0] == 127
-    with pytest.raises(ExecTimeoutError) as caught:
+    with pytest.raises(errors.ExecTimeoutError) as caught:
         await sandbox.exec("sleep 600", timeout=0.2)
     assert caught.value.timeout_s == 0.2
-    with pytest.raises(ConfigurationError, match="only user"):
+    with pytest.raises(errors.ConfigurationError, match="only user"):
         await sandbox.exec("whoami", user="nobody")
 
 
@@ -345,19 +324,19 @@ async def test_output_beyond_the_limit_says_so(sandbox: SandboxSession) -> None:
 
 async def test_a_dead_sandbox_is_a_transport_error_not_a_status(sandbox: SandboxSession) -> None:
     inner = sandbox._inner
-    assert isinstance(inner, SandboxkitSession)
+    assert isinstance(inner, openai_agents.SandboxkitSession)
     started = await sandbox.pty_exec_start("sleep 600", yield_time_s=0)
     assert started.process_id is not None
     assert await sandbox.running()
     await inner.sandbox.stop()
-    with pytest.raises(ExecTransportError) as caught:
+    with pytest.raises(errors.ExecTransportError) as caught:
         await sandbox.exec("true")
     assert isinstance(caught.value.cause, SandboxTerminatedError)
-    with pytest.raises(ExecTransportError):
+    with pytest.raises(errors.ExecTransportError):
         await sandbox.pty_exec_start("true")
-    with pytest.raises(ExecTransportError):
+    with pytest.raises(errors.ExecTransportError):
         await sandbox.pty_write_stdin(session_id=started.process_id, chars="")
-    with pytest.raises(WorkspaceArchiveReadError):
+    with pytest.raises(errors.WorkspaceArchiveReadError):
         await sandbox.persist_workspace()
     assert not await sandbox.running()
 
@@ -380,7 +359,7 @@ async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> No
     await typed(sandbox, number, "\x03", until=b"KeyboardInterrupt")
     update = await sandbox.pty_write_stdin(session_id=number, chars="exit(5)\n", yield_time_s=30)
     assert (update.exit_code, update.process_id) == (5, None)
-    with pytest.raises(PtySessionNotFoundError):
+    with pytest.raises(errors.PtySessionNotFoundError):
         await sandbox.pty_write_stdin(session_id=number, chars="")
 
 
@@ -419,17 +398,17 @@ async def test_files_are_those_of_the_workspace(sandbox: SandboxSession) -> None
     assert [entry.path for entry in await sandbox.ls("deep/in")] == ["/workspace/deep/in/notes.txt"]
     await sandbox.mv(path, "moved.txt")
     await sandbox.rm("deep", recursive=True)
-    with pytest.raises(WorkspaceReadNotFoundError):
+    with pytest.raises(errors.WorkspaceReadNotFoundError):
         await sandbox.read(path)
-    with pytest.raises(WorkspaceReadNotFoundError):
+    with pytest.raises(errors.WorkspaceReadNotFoundError):
         await sandbox.read_bounded(path, max_bytes=1)
-    with pytest.raises(WorkspaceArchiveReadError):
+    with pytest.raises(errors.WorkspaceArchiveReadError):
         await sandbox.read(Path("."))
     await sandbox.exec("ln -s /etc/passwd out")
     for outside in ("../etc/passwd", "/etc/passwd", "out"):
-        with pytest.raises(InvalidManifestPathError):
+        with pytest.raises(errors.InvalidManifestPathError):
             await sandbox.read(Path(outside))
-    with pytest.raises(ExposedPortUnavailableError):
+    with pytest.raises(errors.ExposedPortUnavailableError):
         await sandbox.resolve_exposed_port(8000)
 
 
@@ -441,13 +420,13 @@ async def test_another_user_has_commands_and_files_of_its_own() -> None:
         await sandbox.write(Path("theirs"), data("x"), user=User(name="nobody"))
         assert outcome(await sandbox.exec("stat -c %U theirs"))[1] == "nobody\n"
         await sandbox.exec("chmod 700 .")
-        with pytest.raises(WorkspaceArchiveReadError):
+        with pytest.raises(errors.WorkspaceArchiveReadError):
             await sandbox.read(Path("theirs"), user="nobody")
-        with pytest.raises(WorkspaceArchiveWriteError):
+        with pytest.raises(errors.WorkspaceArchiveWriteError):
             await sandbox.write(Path("theirs"), data("y"), user="nobody")
 
 
 async def test_a_broken_archive_is_refused_with_what_tar_says(sandbox: SandboxSession) -> None:
-    with pytest.raises(WorkspaceArchiveWriteError) as caught:
+    with pytest.raises(errors.WorkspaceArchiveWriteError) as caught:
         await sandbox.hydrate_workspace(data("no archive" * 100_000))
     assert "tar" in str(caught.value.context["stderr"])
