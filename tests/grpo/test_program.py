@@ -223,7 +223,7 @@ def test_wandb_needs_a_login(toy: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(toy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    more = ["run.steps=10", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
+    more = ["run.steps=5", 'grading.options={together=true, limits={retries=0, reuse="never"}}']
     # Each rollout is graded on its own, so that each can fail.
     more += ["grading.remember=0", "rollout.prompts_per_step=4"]
     assert train(config(toy, run, *more), Refusing(lambda number: number % 5 == 4)) == 0
@@ -231,7 +231,7 @@ def test_one_failure_in_five_is_counted_and_leaves_no_false_zero(toy: Path, tmp_
     failed = sum(row["infra_failed_rate"] for row in rows) / len(rows)
     assert 0.1 <= failed <= 0.3
     assert all(row["loss"] is not None for row in rows if row["groups"])
-    made = [each for step in range(1, 11) for each in records.read(run, step)]
+    made = [each for step in range(1, 6) for each in records.read(run, step)]
     assert len(made) == sum(row["rollouts"] for row in rows)
     for each in made:
         assert (each["outcome"] == "infra_error") == (each["reward"] is None)
