@@ -64,7 +64,7 @@ def score_difference(model: torch.nn.Module, engine: Engine, ids: tuple[int, ...
 
 def samples(count: int, seed: int = 0) -> list[TrainingSample]:
     """Rollouts of unequal lengths, some with a tool's tokens in the middle."""
-    numbers, made = random.Random(seed), []
+    numbers, made = random.Random(seed), list[TrainingSample]()
     drawn = functools.partial(numbers.randrange, 2, VOCABULARY)
     for index in range(count):
         size = numbers.randint(1, 12)

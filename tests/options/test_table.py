@@ -1,6 +1,5 @@
 """An option is declared once: flags, fields, signatures, help texts, errors and documents come from the table."""
 
-import functools
 import inspect
 import os
 import pydoc
@@ -12,6 +11,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +27,10 @@ DEFAULTS = {option.name: option.default for option in ALL_OPTIONS}
 MEANINGS = {option.name: option.meaning for option in ALL_OPTIONS}
 FLAGS = [option for option in ALL_OPTIONS if option.flag]
 Python = Callable[..., "subprocess.CompletedProcess[str]"]
-run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=170)
+
+
+def run(argv: list[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(argv, capture_output=True, text=True, timeout=170, **options)
 
 
 def test_the_table_the_keywords_and_the_spec_have_the_same_options_and_defaults() -> None:

@@ -88,6 +88,7 @@ def test_a_sandbox_that_never_starts_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("name", ["timeout", "start_timeout", "observation_limit"])
-def test_limits_that_make_no_sense_are_refused(name: Any) -> None:
+def test_limits_that_make_no_sense_are_refused(name: str) -> None:
+    limit: dict[str, Any] = {name: 0}
     with pytest.raises(ConfigurationError, match=name):
-        SandboxTools(provider=FakeProvider(), **{name: 0})
+        SandboxTools(provider=FakeProvider(), **limit)

@@ -48,7 +48,7 @@ def trainer(folder: Path, rows: list[dict[str, Any]], **options: Any) -> GRPOTra
     shape = Qwen3Config(vocab_size=len(words), bos_token_id=None, **ends, **given["model"])
     model = Qwen3ForCausalLM(shape)
     config = GRPOConfig(str(folder), **(given["config"] | options.pop("config", {})))
-    data = {"train_dataset": Dataset.from_list(rows), "processing_class": words}
+    data: dict[str, Any] = {"train_dataset": Dataset.from_list(rows), "processing_class": words}
     return GRPOTrainer(model=model, args=config, **data, **options)
 
 
