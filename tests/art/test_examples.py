@@ -40,7 +40,7 @@ def test_rollouts_without_a_model_fail(arguments: list[str], status: int, expect
 
 
 @pytest.mark.timeout(300)
-def test_the_trainer_trains_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_keeps_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     options = ["--tiny", "--sandboxes", "4", "--out", str(tmp_path)]
     # As Python has it by itself: what it would warn a user of is an error of the example's.

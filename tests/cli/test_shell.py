@@ -15,7 +15,7 @@ SESSIONS = tomllib.loads((Path(__file__).parent / "terminals.toml").read_text())
 
 
 @pytest.mark.parametrize("case", SESSIONS, ids=lambda case: case["name"])
-def test_a_session_on_a_terminal_goes_as_written(terminal: Open, case: dict[str, Any]) -> None:
+def test_a_session_on_a_terminal_goes_as_it_should(terminal: Open, case: dict[str, Any]) -> None:
     rows, cols = case.get("size", (24, 80))
     window = terminal(*case["args"], rows=rows, cols=cols)
     for verb, *given in case.get("steps", ()):

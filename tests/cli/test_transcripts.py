@@ -84,7 +84,9 @@ TESTS = [
 
 
 @pytest.mark.parametrize("steps", TESTS)
-def test_a_session_goes_as_written(steps: list[Step], cli: Cli, tag: str, tmp_path: Path) -> None:
+def test_a_session_prints_its_transcript(
+    steps: list[Step], cli: Cli, tag: str, tmp_path: Path
+) -> None:
     script = _PREAMBLE
     if any("$ID" in step.command for step in steps):
         script += _DETACHED

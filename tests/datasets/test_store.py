@@ -152,7 +152,7 @@ def test_a_special_file_is_refused(source: Path) -> None:
             Dataset(source)
 
 
-def test_a_full_disk_has_remedy(source: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_has_a_remedy(source: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = _snapshot.read
 
     def full(path: str, copy: Path | None = None) -> str:

@@ -251,7 +251,7 @@ def test_a_backend_that_is_away_stops_the_run(
         train(config(toy, tmp_path / "run", *more), Refusing(lambda number: number >= before))
 
 
-def test_a_grader_that_raises_is_a_line(
+def test_a_raising_grader_is_printed(
     toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["run.steps=1", "grading.grader=tests.grpo.test_rollout:Counting", "grading.remember=0"]

@@ -55,7 +55,7 @@ def computed(model: torch.nn.Module, rows: list[Sequences]) -> list[torch.Tensor
     return [logp.detach(), entropies.detach(), gradients(model)]
 
 
-def test_packed_or_in_pieces_rows_are_alike(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_and_pieces_change_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = load(folder), samples(5)
     alone = computed(model, [row_of([each]) for each in batch])
     torch.testing.assert_close(computed(model, [row_of(batch)]), alone, atol=1e-5, rtol=1e-5)

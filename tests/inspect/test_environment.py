@@ -18,9 +18,7 @@ pytestmark = pytest.mark.anyio
 ENTRY_POINT = "[inspect_ai]\nsandboxkit = sandboxkit.integrations.inspect\n"
 
 
-async def test_another_user_runs_where_there_are_some(
-    environment: SandboxEnvironment, provider: str
-) -> None:
+async def test_commands_run_as_another_user(environment: SandboxEnvironment, provider: str) -> None:
     if provider == "local":
         with pytest.raises(util.SandboxUserUnsupportedError, match="only user"):
             await environment.exec(["whoami"], user="nobody")

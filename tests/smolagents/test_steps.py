@@ -31,7 +31,7 @@ def executor(session: Session) -> Iterator[SandboxkitExecutor]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_a_step_prints_and_gives_so(executor: SandboxkitExecutor, case: dict[str, Any]) -> None:
+def test_a_step_prints_and_returns_what_it_should(executor: SandboxkitExecutor, case: Any) -> None:
     for step in case["steps"]:
         code = step["code"].replace("MEDIA_TYPE", repr(MEDIA_TYPE))
         if "error" in step:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 
 @pytest.mark.parametrize("path", PIECES, ids=lambda path: path.stem)
-def test_a_piece_prints_so(
+def test_a_piece_prints_its_output(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process: importing TRL takes longer than all of them."""

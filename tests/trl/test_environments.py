@@ -269,7 +269,7 @@ def test_each_prompt_gets_its_own_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case["name"])
-def test_a_training_shows_and_rewards_so(tmp_path: Path, case: dict[str, Any]) -> None:
+def test_a_training_gives_its_rollouts_answers_and_rewards(tmp_path: Path, case: Any) -> None:
     turns = [t if isinstance(t, str) else call(**t) for t in case["turns"]]
     provider = tiny.Meeting(case["meeting"]) if "meeting" in case else FakeProvider()
     options = case.get("options", {})
