@@ -10,10 +10,6 @@ import numpy as np
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
-from sandboxkit.integrations.trainers._scorer import SampleScorer
-from sandboxkit.providers.docker import DockerProvider
-from tests.docker_here import require_docker
-from tests.faults import FaultProxy
 from tests.trainers import drivers, options
 from tests.trainers.published import slime
 from tests.trl.graders import Refusing
@@ -60,7 +56,6 @@ def test_the_documented_lines_reward_right_and_wrong_responses(name: str, tmp_pa
     assert reward("no idea", TASK) == 0.0
 
 
-UPSTREAM = "unix:///var/run/docker.sock"
 STOPS = (ProviderUnavailableError, RuntimeError)
 
 
@@ -151,27 +146,3 @@ def test_openrlhf_never_grades_code_of_the_prompt() -> None:
     assert _response("p```\nx\n```<\uff5cend of sentence\uff5c>", "p") == "```\nx\n```"
     with pytest.raises(ConfigurationError, match="does not start with its prompt"):
         _response(f"{RIGHT[1:]}\nfine", f"{RIGHT}\n")
-
-
-@pytest.mark.parametrize("name", ["verl", "nemo gym"])  # one that raises, and one that masks
-def test_no_sample_becomes_0_when_the_docker_daemon_is_gone(
-    name: str, tmp_path: Path, use_provider: Use, scorers: list[SampleScorer]
-) -> None:
-    require_docker()
-    policy = "mask" if name in CAN_MASK else "raise"
-    with FaultProxy(UPSTREAM, listen="tcp") as bridge:
-        use_provider(DockerProvider(base_url=bridge.url))
-        changes = f', pool=1, deadline=15, on_infra="{policy}"'
-        limits = "HostCompare(Limits(timeout=3, deadline=10))"
-        reward = reward_of(name, tmp_path, changes, grader=limits)
-        assert reward(RIGHT, TASK) == 1.0
-        assert reward(WRONG, TASK) == 0.0
-    if policy == "mask":
-        assert reward(WRONG.replace("add", "sub"), TASK) is None
-    else:
-        with pytest.raises(STOPS):
-            reward(WRONG.replace("add", "sub"), TASK)
-    port = int(bridge.url.rpartition(":")[2])
-    with FaultProxy(UPSTREAM, listen="tcp", port=port):  # the daemon is back
-        for scorer in scorers:
-            scorer.close()
