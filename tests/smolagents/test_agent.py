@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from smolagents import ActionStep, CodeAgent, LogLevel, tool
+from smolagents import ActionStep, CodeAgent, LogLevel, Tool, tool
 
 from sandboxkit import ConfigurationError, SandboxError, Session
 from sandboxkit.integrations.smolagents import SandboxkitExecutor, SandboxLost, _executor
@@ -29,12 +29,16 @@ def plus(left: int, right: int) -> int:
     return left + right + int(os.environ.get("CARRY", "0"))
 
 
-@tool  # type: ignore[untyped-decorator]  # smolagents ships no types
-def needy() -> str:
-    """Need what nobody has."""
-    import no_such_module_of_anybody  # type: ignore[import-not-found]  # pyright: ignore
+class Needy(Tool):  # type: ignore[misc]  # smolagents ships no types
+    name = "needy"
+    description = "Needs what nobody has."
+    inputs: dict[str, Any] = {}  # noqa: RUF012 - as smolagents wants it
+    output_type = "string"
 
-    return str(no_such_module_of_anybody.x)
+    def forward(self) -> str:
+        import no_such_module_of_anybody  # type: ignore[import-not-found]  # pyright: ignore
+
+        return str(no_such_module_of_anybody.x)
 
 
 def observed(coder: CodeAgent) -> list[str | None]:
@@ -146,7 +150,7 @@ def test_a_value_that_cannot_be_sent_is_refused_by_name(session: Session) -> Non
         with pytest.raises(Exception, match=r"'handle' cannot be sent to a sandbox: .*object"):
             executor.send_variables({"fine": 1, "handle": object()})
         with pytest.raises(ConfigurationError, match=r"no_such_module_of_anybody.*='internet'"):
-            executor.send_tools({"needy": needy})
+            executor.send_tools({"needy": Needy()})
         with pytest.raises(ConfigurationError, match="'helper' is an agent"):
             executor.send_tools({"helper": agent(executor, ScriptedModel())})  # pyright: ignore
     with pytest.raises(ConfigurationError, match="timeout=0"):
