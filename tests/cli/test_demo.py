@@ -7,7 +7,7 @@ import pytest
 
 from sandboxkit.cli import _demo_run, _mbpp
 from tests.cli.conftest import Cli
-from tests.rewards.humaneval_shaped import PROBLEMS
+from tests.rewards.corpus import of_folder
 
 
 def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
@@ -46,7 +46,7 @@ MBPP = Path(__file__).parents[1] / "rewards" / "data" / "mbpp_500.jsonl"
 
 
 def test_shapes_of_humaneval_and_mbpp_refuse_no_reference(cli: Cli, tmp_path: Path) -> None:
-    tasks = [problem.row for problem in PROBLEMS[::24]]
+    tasks = [problem.row for problem in of_folder("humaneval_shaped")[::24]]
     tasks += [json.loads(line) for line in MBPP.read_text().splitlines()[::250]]
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks))

@@ -12,7 +12,10 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._cases import FunctionCase, declared, from_assert
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode
 from sandboxkit.integrations.rewards._values import Comparison
+from tests.rewards.corpus import DATA, read
 
+ASSERTS = read(DATA / "asserts.toml")
+"""Tests of one line, some of which the host compares itself."""
 STRICT, PYTHON, NEAR = Comparison(), Comparison(strict=False), Comparison(rel_tol=1e-6)
 
 scalars = (
@@ -87,46 +90,14 @@ def test_subclasses_are_their_base_and_other_objects_equal_nothing() -> None:
         declared({"entry_point": "f", "cases": [{"expected": [object()]}]})
 
 
-TAKEN_APART = {
-    "assert f(1) == 2": "f(1)",
-    "assert 2 == f(1)": "f(1)",
-    "assert (f(1)) == [1, (2, 'x')], 'message'": "f(1)",
-    "assert sorted(f(1)) == [1]": "sorted(f(1))",
-    "assert round(f(1), 2) == 0.5": "round(f(1), 2)",
-    "assert sum(10, 15) == 6": "sum(10, 15)",
-    "assert f(1)[0] == 2": "f(1)[0]",
-    "assert f(lambda x: x == 1) == 2": "f(lambda x: x == 1)",
-    "assert f(1)": "bool(f(1))",
-    "assert not f(1)": "bool(f(1))",
-    "assert f(1) is None": "f(1)",
-    "assert math.isclose(f(1), 0.3, rel_tol=0.1)": "f(1)",
-    "assert Solution().solve(1) == 2": "Solution().solve(1)",
-}
-LEFT_WHOLE = [
-    "assert f(1) == g(1)",
-    "assert f(1) > 2",
-    "assert f(1) == 2 or True",
-    "assert (f(1) == 2) == True",
-    "assert bool(f(1) == 2) == True",
-    "assert all([f(1) == 2])",
-    "assert isinstance(f(1), int)",
-    "assert f(1).startswith('a')",
-    "assert f(1).__eq__(2)",
-    "assert set(f(1)).issubset({1})",
-    "assert f(1) in (1, 2)",
-    "assert check(f(1), 2)",
-    "x = f(1)\nassert x == 2",
-]
-
-
-@pytest.mark.parametrize("line", TAKEN_APART)
-def test_a_test_is_taken_apart(line: str) -> None:
+@pytest.mark.parametrize(("line", "source"), ASSERTS["taken_apart"].items())
+def test_a_test_is_taken_apart(line: str, source: str) -> None:
     case = from_assert(line)
     assert isinstance(case, FunctionCase)
-    assert case.source == TAKEN_APART[line]
+    assert case.source == source
 
 
-@pytest.mark.parametrize("line", LEFT_WHOLE)
+@pytest.mark.parametrize("line", ASSERTS["left_whole"])
 def test_a_comparison_never_goes_into_the_sandbox(line: str) -> None:
     assert from_assert(line, {"check"}) is None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit.integrations.rewards import Grader, HostCompare, Limits
+from sandboxkit.integrations.rewards import Grader, HostCompare, Limits, _judged
 from tests.docker_here import require_docker
 from tests.rewards.conftest import grade_all
 from tests.rewards.corpus import CORPORA, DATA, Item, of_folder
@@ -27,17 +27,14 @@ SIZES = {
     "strangers": 78,
 }
 """How many items each folder has at least."""
-CHEATS_OF_STRANGERS = 350
 Submission = tuple[str, str, Item]
 """A name, a program, and its item."""
 
 
-def check_all(
-    where: str, grader: Grader, submissions: list[Submission], *, passed: bool, in_turn: bool = True
-) -> None:
+def check_all(where: str, grader: Grader, submissions: list[Submission], *, passed: bool) -> None:
     """Grade all, and show those whose verdict is not what it should be."""
     rows = [(name, code, item.row) for name, code, item in submissions]
-    verdicts = grade_all(where, grader, rows, in_turn=in_turn)
+    verdicts = grade_all(where, grader, rows, in_turn=True)
     wrong = []
     for name, _, item in submissions:
         verdict = verdicts[name]
@@ -49,29 +46,31 @@ def check_all(
 
 
 def test_no_corpus_has_lost_items() -> None:
-    assert {
-        name: len(of_folder(name)) for name in SIZES if len(of_folder(name)) < SIZES[name]
-    } == {}
-    assert sum(len(item.fails) for item in of_folder("strangers")) >= CHEATS_OF_STRANGERS
+    assert [name for name, size in SIZES.items() if len(of_folder(name)) < size] == []
+    assert sum(len(item.fails) for item in of_folder("strangers")) >= 350
 
 
 @pytest.mark.parametrize(
-    ("where", "in_turn", "folder"),
+    ("where", "folder"),
     [
-        *(("local", True, folder) for folder in SIZES),
-        ("local", False, "honest"),
-        *(("docker", True, folder) for folder in ("across", "honest", "humaneval_shaped")),
+        *(("local", folder) for folder in SIZES),
+        *(("docker", folder) for folder in ("across", "honest", "humaneval_shaped")),
     ],
 )
-def test_what_is_correct_passes(where: str, in_turn: bool, folder: str) -> None:
+def test_what_is_correct_passes(where: str, folder: str) -> None:
+    """In sandboxes that are reset; the honest submissions of the trials get fresh ones."""
     if where == "docker":
         require_docker()
     submissions = [(item.name, item.passes, item) for item in of_folder(folder) if item.passes]
-    check_all(where, GENEROUS, submissions, passed=True, in_turn=in_turn)
+    check_all(where, GENEROUS, submissions, passed=True)
 
 
 @pytest.mark.parametrize("corpus", CORPORA)
-def test_what_is_wrong_or_a_cheat_fails(corpus: str) -> None:
+def test_what_is_wrong_or_a_cheat_fails(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (
+        corpus == "strangers/judges"
+    ):  # some use all of a judge's time, first beside others and then alone
+        monkeypatch.setattr(_judged, "_JUDGE_SECONDS", 2)
     by_limits: dict[Limits, list[Submission]] = {}
     for item in CORPORA[corpus]:
         for name, code in item.fails.items():
@@ -107,7 +106,7 @@ def is_right(item: Item, code: str, *, tested: bool) -> bool:
 
 def say_whether_right(item: Item, code: str, answer: int, temporary: str, *, tested: bool) -> None:
     os.setsid()
-    signal.alarm(60)
+    signal.alarm(10)
     tempfile.tempdir = temporary
     silent = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

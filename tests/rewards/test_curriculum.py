@@ -1,6 +1,7 @@
 """The tasks to train on, by the rewards that a run's records keep."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,16 +28,9 @@ def test_tasks_that_always_pass_or_never_do_are_dropped_and_the_easiest_come_fir
 
 def test_the_records_of_all_ranks_give_rewards_by_task_or_prompt(tmp_path: Path) -> None:
     def row(prompt: str, verdict: Verdict, task_id: int | None = None) -> dict[str, object]:
+        about: dict[str, Any] = {"group": 0, "member": 0, "tokens": {}, "seconds": {}, "turns": ()}
         return RolloutRecord(
-            group=0,
-            member=0,
-            task_id=task_id,
-            verdict=verdict,
-            reward=verdict.reward,
-            tokens={},
-            seconds={},
-            prompt=prompt,
-            turns=(),
+            task_id=task_id, verdict=verdict, reward=verdict.reward, prompt=prompt, **about
         ).json()
 
     passed, failed = Verdict(Outcome.PASSED, 1.0), Verdict(Outcome.FAILED, 0.0)

@@ -8,43 +8,23 @@ from sandboxkit import Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
 from tests.agent.machines import Machines
 from tests.components import needs_mounts
+from tests.rewards.corpus import DATA, read
 
-pytestmark = [
-    pytest.mark.timeout(280),
-    needs_mounts("machines with folders of their own"),
-]
+pytestmark = [pytest.mark.timeout(280), needs_mounts("machines with folders of their own")]
 
 OWN_FOLDERS = "mount -t tmpfs none /usr/local/bin && mount -t tmpfs none /dev/shm"
-AGENT = """
-def agents():
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError, ValueError):
-            if name.isdigit() and b"-beside" in open(f"/proc/{name}/cmdline", "rb").read():
-                yield int(name)
-"""
-HOSTILE = {
-    "kills the agent": "for pid in agents(): os.kill(pid, 9)",
-    "kills all": "os.kill(-1, 9)",
-    "stops the agent": "for pid in agents(): os.kill(pid, 19)\n    time.sleep(60)",
-    "keeps the agent stopped": (
-        "end = time.time() + 60\n"
-        "    while time.time() < end:\n        for pid in agents(): os.kill(pid, 19)"
-    ),
-    "leaves the agent no open files": "for pid in agents(): resource.prlimit(pid, 7, (0, 0))",
-    "removes the agent's program and kills it": (
-        "for p in glob.glob('/usr/local/bin/*'): os.unlink(p)\n    for pid in agents(): os.kill(pid, 9)"
-    ),
-}
+GIVEN = read(DATA / "ended_agent.toml")
+HOSTILE = GIVEN["hostile"]
+"""What a function does to the agents, which `agents()` names."""
 CASES = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 
 
 def test_a_submission_that_ends_the_agent_is_scored() -> None:
     async def graded(session: Session, body: str) -> Verdict:
         imports = "import contextlib, glob, os, resource, time"
-        code = f"{imports}\n{AGENT}\ndef f(x):\n    {body}\n    return x + 2\n"
-        limits = Limits(
-            timeout=5.0, wall=15.0, deadline=240.0, retries=1, python="/usr/bin/python3"
-        )
+        code = f"{imports}\n{GIVEN['agents']}\ndef f(x):\n    {body}\n    return x + 2\n"
+        python = "/usr/bin/python3"
+        limits = Limits(timeout=4.0, wall=10.0, deadline=240.0, retries=1, python=python)
         return await HostCompare(limits).grade(session, code, CASES)
 
     async def run() -> dict[str, Verdict]:

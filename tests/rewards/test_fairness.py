@@ -24,7 +24,7 @@ from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
 from tests.rewards.corpus import DATA, read
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
 on_local_first = pytest.mark.parametrize(
     "provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)], indirect=True
 )
@@ -32,26 +32,17 @@ on_local_first = pytest.mark.parametrize(
 
 HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
 """Needs two seconds of processor time, whatever else happens."""
-SPINNERS = (
-    "import os\nfor _ in range(230):\n    if os.fork() == 0:\n        while True: pass\n"
-    "while True: pass"
-)
-FEIGNED = read(DATA / "feigned_starvation.toml")["feigned"]
+GIVEN = read(DATA / "feigned_starvation.toml")
+FEIGNED = GIVEN["feigned"]
 """Programs that feign that others keep them off the processor."""
 
 
-def grade_together(
+async def grade_together(
     provider: str, *programs: tuple[str, Limits], cpus: float | None = None
 ) -> list[ProcessResult | Verdict]:
-    async def main() -> list[ProcessResult | Verdict]:
-        async with Session(provider, cpus=cpus) as session:
-            runs = [
-                run(session, SandboxProgram(("python3", "-c", code)), limits)
-                for code, limits in programs
-            ]
-            return await asyncio.gather(*runs)
-
-    return asyncio.run(main())
+    async with Session(provider, cpus=cpus) as session:
+        runs = [run(session, SandboxProgram(("python3", "-c", c)), limit) for c, limit in programs]
+        return await asyncio.gather(*runs)
 
 
 def is_timeout(answer: ProcessResult | Verdict) -> bool:
@@ -64,32 +55,28 @@ def is_timeout(answer: ProcessResult | Verdict) -> bool:
 
 @pytest.mark.alone
 @on_local_first
-def test_submissions_with_busy_loops_do_not_slow_their_neighbour(provider: str) -> None:
-    spinners = [(SPINNERS, Limits(timeout=3, deadline=250))] * 3
-    *theirs, honest = grade_together(provider, *spinners, (HONEST, Limits(timeout=4, deadline=250)))
+async def test_submissions_with_busy_loops_do_not_slow_their_neighbour(provider: str) -> None:
+    spinners = [(GIVEN["spinners"], Limits(timeout=3, deadline=250))] * 3
+    *theirs, honest = await grade_together(
+        provider, *spinners, (HONEST, Limits(timeout=4, deadline=250))
+    )
     assert isinstance(honest, ProcessResult), honest
     assert honest.stdout == "done\n"
     assert all(map(is_timeout, theirs)), theirs
 
 
-def test_programs_that_sleep_loop_or_fork_are_out_of_time_and_not_killed(provider: str) -> None:
+async def test_programs_that_sleep_loop_or_fork_are_out_of_time_and_not_killed(
+    provider: str,
+) -> None:
     """CPU time includes that of processes that have ended."""
     loop = "while True: pass"
-    forks = (
-        "import os, time\n"
-        "for _ in range(4):\n"
-        "    if os.fork() == 0:\n"
-        "        while time.process_time() < 0.8: pass\n"
-        "        os._exit(0)\n"
-        "for _ in range(4): os.wait()\n"
-    )
     started = time.monotonic()
-    verdicts = grade_together(
+    verdicts = await grade_together(
         provider,
         ("import time\ntime.sleep(60)", Limits(timeout=1, wall=3)),
         (loop, Limits(timeout=1)),
         (f"import signal; signal.signal(24, signal.SIG_IGN)\n{loop}", Limits(timeout=1)),
-        (forks, Limits(timeout=2)),
+        (GIVEN["forks"], Limits(timeout=2)),
     )
     assert all(map(is_timeout, verdicts)), verdicts
     assert time.monotonic() - started < 50
@@ -101,26 +88,28 @@ def test_programs_that_sleep_loop_or_fork_are_out_of_time_and_not_killed(provide
     [*(("local", how) for how in FEIGNED), ("docker", next(iter(FEIGNED)))],
     indirect=["provider"],
 )
-def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
+async def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
     limits = Limits(timeout=2, wall=4, deadline=100)
-    feigned, _ = grade_together(provider, (FEIGNED[how], limits), ("while True: pass", limits))
+    feigned, _ = await grade_together(
+        provider, (FEIGNED[how], limits), ("while True: pass", limits)
+    )
     assert is_timeout(feigned), feigned
 
 
 @on_local_first
-def test_a_starved_program_gets_more_time(provider: str) -> None:
+async def test_a_starved_program_gets_more_time(provider: str) -> None:
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     limits = Limits(timeout=2, wall=2.5, deadline=150)
-    (slow,) = grade_together(provider, (code, limits), cpus=0.06)
+    (slow,) = await grade_together(provider, (code, limits), cpus=0.06)
     assert isinstance(slow, ProcessResult), slow
     assert slow.stdout == "done\n"
     assert slow.duration > 2.5
 
 
 @on_local_first
-def test_a_program_that_starves_for_good_is_masked(provider: str) -> None:
+async def test_a_program_that_starves_for_good_is_masked(provider: str) -> None:
     limits = Limits(timeout=5, wall=6, deadline=12)
-    (starved,) = grade_together(provider, ("while True: pass", limits), cpus=0.02)
+    (starved,) = await grade_together(provider, ("while True: pass", limits), cpus=0.02)
     assert isinstance(starved, Verdict)
     assert starved.outcome is Outcome.INFRA_ERROR
 
@@ -163,16 +152,16 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
 
 
 @on_local_first
-def test_a_frozen_sandbox_is_masked(provider: str) -> None:
+async def test_a_frozen_sandbox_is_masked(provider: str) -> None:
     limits = Limits(timeout=1, wall=2, deadline=6)
-    verdict = asyncio.run(watch_frozen(provider, limits, 3600))
+    verdict = await watch_frozen(provider, limits, 3600)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
 
 
 @on_local_first
-def test_frozen_time_does_not_count(provider: str) -> None:
-    result = asyncio.run(watch_frozen(provider, Limits(timeout=1, wall=3), 6))
+async def test_frozen_time_does_not_count(provider: str) -> None:
+    result = await watch_frozen(provider, Limits(timeout=1, wall=3), 6)
     assert isinstance(result, ProcessResult), result
     assert result.returncode == 0
 
@@ -205,31 +194,23 @@ class Still(FakeProvider):
         return None
 
 
-def test_the_wall_bound_decides_when_usage_is_unknown() -> None:
-    async def main() -> ProcessResult | Verdict:
-        async with Session(Still()) as session:
-            return await run(
-                session, SandboxProgram(("sleep", "60")), Limits(timeout=0.2, wall=0.5)
-            )
-
-    assert is_timeout(asyncio.run(main()))
+async def test_the_wall_bound_decides_when_usage_is_unknown() -> None:
+    async with Session(Still()) as session:
+        limits = Limits(timeout=0.2, wall=0.5)
+        assert is_timeout(await run(session, SandboxProgram(("sleep", "60")), limits))
 
 
-def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -> None:
+async def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructure() -> None:
     tried = 0
 
     async def fail(*_: object) -> ProcessResult:
         nonlocal tried
         tried += 1
-        raise ProviderUnavailableError("gone", provider="x")
+        raise (ProviderUnavailableError if tried < 3 else ConfigurationError)("gone")
 
-    verdict = asyncio.run(retried(Session(Still()), Limits(retries=1), fail))
+    verdict = await retried(Session(Still()), Limits(retries=1), fail)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert tried == 2
-
-    async def wrong(*_: object) -> ProcessResult:
-        raise ConfigurationError("no")
-
     with pytest.raises(ConfigurationError):
-        asyncio.run(retried(Session(Still()), Limits(), wrong))
+        await retried(Session(Still()), Limits(), fail)

@@ -23,6 +23,7 @@ from sandboxkit.types import SandboxSpec
 from tests.rewards.conftest import grade_all
 from tests.rewards.trials import HONEST, TESTS
 
+pytestmark = pytest.mark.anyio
 LIMITS = Limits(timeout=30)
 HALF = "def mix(a, b):\n    return a * b + a - b if a < 5 else 0\n"  # right in two of five
 
@@ -38,24 +39,6 @@ def test_partial_scores_are_shares() -> None:
         assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.4)
         assert grade(grader, HONEST, task).score == 1
     assert grade(HostCompare(LIMITS), HALF, task).score == 0
-
-
-@pytest.mark.parametrize(
-    ("grader", "task"),
-    [
-        (HostCompare(), {}),
-        (HostCompare(), {"test_list": ["assert ("]}),
-        (ExitCode(), {}),
-        (PassRate(), {}),
-    ],
-)
-def test_a_task_that_cannot_be_graded_is_refused(grader: Grader, task: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with Session("local") as session:
-            await grader.grade(session, HONEST, task)
-
-    with pytest.raises(ConfigurationError):
-        asyncio.run(run())
 
 
 def test_partial_scores_and_one_process_exclude_each_other() -> None:
@@ -78,12 +61,11 @@ class Flaky(LocalProvider):
 
 
 @pytest.mark.parametrize(("failures", "outcome"), [(2, Outcome.PASSED), (3, Outcome.INFRA_ERROR)])
-def test_the_infrastructure_is_retried_and_then_masked(failures: int, outcome: Outcome) -> None:
-    async def run() -> Verdict:
-        async with Session(Flaky(failures)) as session:
-            return await HostCompare(LIMITS).grade(session, HONEST, {"test_list": TESTS[:1]})
-
-    verdict = asyncio.run(run())
+async def test_the_infrastructure_is_retried_and_then_masked(
+    failures: int, outcome: Outcome
+) -> None:
+    async with Session(Flaky(failures)) as session:
+        verdict = await HostCompare(LIMITS).grade(session, HONEST, {"test_list": TESTS[:1]})
     assert verdict.outcome is outcome
     assert (verdict.reward is None) == (outcome is Outcome.INFRA_ERROR)
 
@@ -105,33 +87,23 @@ class Hanging(FakeProvider):
 
 
 @pytest.mark.parametrize("grader", [HostCompare, ExitCode, PassRate])
-def test_a_hung_start_is_undone(grader: Callable[[Limits], Grader]) -> None:
+async def test_a_hung_start_is_undone(grader: Callable[[Limits], Grader]) -> None:
     provider = Hanging()
-
-    async def run() -> Verdict:
-        async with Session(provider) as session:
-            limits = Limits(timeout=0.1, deadline=0.3)
-            return await grader(limits).grade(session, HONEST, {"test_list": TESTS[:1]})
-
-    verdict = asyncio.run(run())
+    async with Session(provider) as session:
+        task = {"test_list": TESTS[:1]}
+        verdict = await grader(Limits(timeout=0.1, deadline=0.3)).grade(session, HONEST, task)
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert verdict.detail == "no answer within deadline=0.3 s"
     assert provider.starting == 0
 
 
-def test_a_pristine_sandbox_that_does_not_start_times_out() -> None:
+async def test_a_pristine_sandbox_that_does_not_start_times_out() -> None:
+    async def grade(sandbox: Sandbox) -> Verdict:
+        raise AssertionError("there is no sandbox")
+
     provider = Hanging()
-
-    async def main() -> Verdict:
-        async with Session(FakeProvider()) as ours, Session(provider) as theirs:
-            agent = ours.sandbox(files={"/workspace/a": b""})
-
-            async def grade(sandbox: Sandbox) -> Verdict:
-                raise AssertionError("there is no sandbox")
-
-            return await grade_in_fresh(
-                agent, ["/workspace/a"], theirs.sandbox, grade, deadline=0.5
-            )
-
-    assert asyncio.run(main()).reward is None
+    async with Session(FakeProvider()) as ours, Session(provider) as theirs:
+        agent = ours.sandbox(files={"/workspace/a": b""})
+        made = await grade_in_fresh(agent, ["/workspace/a"], theirs.sandbox, grade, deadline=0.5)
+    assert made.reward is None
     assert provider.starting == 0

@@ -33,52 +33,19 @@ pytestmark = [
 ]
 ARTEFACT = "/workspace/work"
 
-LEAVE = read(DATA / "hostile_workspaces.toml")["left"]
-"""Programs that run in the folder that is graded."""
-PROGRAM = f"""
-import contextlib, os, shutil, time
-os.makedirs({ARTEFACT!r}, exist_ok=True)
-for part in PARTS:
-    with contextlib.suppress(OSError, EOFError):
-        os.chdir({ARTEFACT!r})
-        exec(part)
-"""
-
+GIVEN = read(DATA / "hostile_workspaces.toml")
+LEAVE, SAMPLES = GIVEN["left"], GIVEN["samples"]
+"""Programs that run in the folder that is graded, and what a model may say."""
 lefts = st.lists(st.sampled_from(sorted(LEAVE)), min_size=1, max_size=3)
-texts = st.one_of(
-    st.text(max_size=12),
-    st.sampled_from(
-        ["/workspace/work/answer", "/workspace", "a\0b", "/\ud800", "/\udcff", "/" + "x" * 5000]
-    ),
-    st.sampled_from(["view", "create", "str_replace", "insert", "undo_edit", "x" * 200_000]),
-)
+texts = st.text(max_size=12) | st.sampled_from([*SAMPLES["texts"], "/\ud800", "/\udcff"])
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.just(10**4000), st.floats(), texts),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=4,
 )
-arguments = st.dictionaries(
-    st.sampled_from(
-        [
-            "command",
-            "path",
-            "content",
-            "old",
-            "new",
-            "file_text",
-            "old_str",
-            "view_range",
-            "insert_line",
-            "new_str",
-            "odd",
-        ]
-    ),
-    values,
-    max_size=6,
-)
 calls = st.tuples(
-    st.sampled_from(["bash", "str_replace_editor", "read_file", "write_file", "edit", "odd"]),
-    arguments,
+    st.sampled_from(SAMPLES["tools"]),
+    st.dictionaries(st.sampled_from(SAMPLES["names"]), values, max_size=6),
 )
 few = settings(
     max_examples=10,
@@ -89,8 +56,7 @@ few = settings(
 
 
 def program(left: list[str]) -> str:
-    parts = repr([LEAVE[name] for name in left])
-    return PROGRAM.replace("PARTS", parts)
+    return str(SAMPLES["program"]).replace("PARTS", repr([LEAVE[name] for name in left]))
 
 
 def script(left: list[str]) -> str:
@@ -130,42 +96,24 @@ async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
     return Verdict(Outcome.PASSED if passed else Outcome.FAILED, float(passed))
 
 
-@settings(few, max_examples=25)
-@given(left=lefts, whole=st.booleans())
-def test_a_hostile_workspace_is_graded_in_a_fresh_sandbox(
-    session: Session, left: list[str], whole: bool
+@pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
+@pytest.mark.parametrize("left", sorted(LEAVE))
+def test_each_hostile_workspace_is_graded_in_a_fresh_sandbox(
+    session: Session, left: str, whole: bool
 ) -> None:
     async def main() -> Verdict:
         agent = session.sandbox()
-        await agent.exec(["python3", "-c", program(left)], cwd="/", timeout=20)
-        artefact = ARTEFACT if whole else f"{ARTEFACT}/answer"
-        limits = {"max_bytes": 64 << 20, "max_files": 2000}
-        return await grade_in_fresh(
-            agent, [artefact], session.sandbox, lambda box: judge(box, {}), **limits
-        )
-
-    with nothing_left(session):
-        is_the_policys(asyncio.run(main()))
-
-
-@pytest.mark.parametrize("left", sorted(LEAVE))
-def test_each_hostile_workspace_is_graded_in_a_fresh_sandbox(session: Session, left: str) -> None:
-    async def main() -> Verdict:
-        agent = session.sandbox()
         await agent.exec(["python3", "-c", program([left])], cwd="/", timeout=20)
+        artefact = [ARTEFACT if whole else f"{ARTEFACT}/answer"]
+        limits = {"max_bytes": 64 << 20, "max_files": 5000}
         return await grade_in_fresh(
-            agent,
-            [ARTEFACT],
-            session.sandbox,
-            lambda box: judge(box, {}),
-            max_bytes=64 << 20,
-            max_files=5000,
+            agent, artefact, session.sandbox, lambda box: judge(box, {}), **limits
         )
 
     with nothing_left(session):
         verdict = asyncio.run(main())
     is_the_policys(verdict)
-    if left in ("a sparse file", "deep names", "deep folders", "many files"):
+    if whole and left in ("a sparse file", "deep names", "deep folders", "many files"):
         assert (verdict.outcome, verdict.trust) == (Outcome.TRUNCATED, "isolated"), verdict
 
 
@@ -231,17 +179,9 @@ def test_trls_environments_end_with_a_verdict(
                 _answer({}, message, environment._trace)["content"].encode()
             verdict, _ = Operation(environment._grade()).result(60)
             trace = environment._trace
-            made_of = RolloutRecord(
-                group=0,
-                member=0,
-                verdict=verdict,
-                reward=None,
-                tokens={},
-                seconds=trace.seconds,
-                prompt="",
-                turns=trace.turns,
-                calls=trace.calls,
-            )
+            about: dict[str, Any] = {"group": 0, "member": 0, "tokens": {}, "prompt": ""}
+            about |= {name: getattr(trace, name) for name in ("seconds", "turns", "calls")}
+            made_of = RolloutRecord(verdict=verdict, reward=None, **about)
             json.dumps(made_of.json()).encode()
             is_the_policys(verdict)
 

@@ -6,25 +6,12 @@ import pytest
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Limits
+from tests.data_here import beside
+
+IMPOSSIBLE = beside(__file__, "data/limits.json")["impossible"]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"timeout": "5"}, "timeout='5' is not a number"),
-        ({"deadline": None}, "deadline=None is not a number"),
-        ({"retries": True}, "retries=True is not a number"),
-        ({"memory_mb": "512m"}, "memory_mb='512m' is not a number"),
-        ({"wall": [1]}, "wall=[1] is not a number"),
-        ({"timeout": 0}, "timeout and output_limit are positive"),
-        ({"output_limit": 0}, "timeout and output_limit are positive"),
-        ({"retries": -1}, "retries >= 0"),
-        ({"timeout": 10, "deadline": 10}, "deadline=10 is not above timeout=10"),
-        ({"timeout": 1000}, "deadline=900.0 is not above timeout=1000"),
-        ({"timeout": 10, "wall": 5}, "wall=5 is not between timeout=10 and deadline=900.0"),
-        ({"timeout": 2, "wall": 900.0}, "wall=900.0 is not between timeout=2"),
-    ],
-)
+@pytest.mark.parametrize(("options", "says"), IMPOSSIBLE)
 def test_impossible_limits_are_named(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         Limits(**options)

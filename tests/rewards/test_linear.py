@@ -16,6 +16,7 @@ from sandboxkit.integrations.rewards import Verdict, banned_patterns, extract_co
 from sandboxkit.integrations.rewards._banned import MOST_CODE
 from sandboxkit.integrations.rewards._evaluation import claimed, same_text
 from sandboxkit.integrations.rewards._values import Comparison, ForgedJsonError
+from tests.rewards.corpus import DATA, read
 
 LARGE = 1 << 18
 SECONDS = 1.0
@@ -59,56 +60,25 @@ def shifted(size: int) -> str:
     ]
 
 
+GIVEN = read(DATA / "linear.toml")
+
+
+def given(kind: str, *more: str) -> dict[str, Callable[[int], str]]:
+    """Pieces again and again, and pieces between two others."""
+    pieces = [*GIVEN[kind]["pieces"], *more]
+    repeated = {f"{piece!r} again and again": again(piece) for piece in pieces}
+    return repeated | {name: between(*three) for name, three in GIVEN[kind]["between"].items()}
+
+
 TEXTS: dict[str, Callable[[int], str]] = {
-    **{
-        f"{piece!r} again and again": again(piece)
-        for piece in (
-            *("```\n", "```python\n", "```python\nx\n```\n", "~~~\n```\n", " ```\n", "```x\n"),
-            *("`", "~", " ", "\t", "\n", " \n", "\r", "\r\n", "```\r", "\0", "\ud800", "\u2028"),
-            *("<", "<answer", "<answer>", "</answer>", "<answer></answer>", "<answer>\n```\n"),
-            *("<tool_call>", "</tool_call>", "<tool_call></tool_call>", "<tool_call>{"),
-            *("(", "[", "{", "[]", '{"a":', '"', "\\", "'", "'''", "1", "x", "é", "\u202e", "\x1b"),
-        )
-    },
-    "a fence and blanks": between("```", " ", ""),
-    "a fence, blanks and a word": between("```", " ", "x\n```"),
-    "a fence, a word, blanks and a word": between("```x", " ", "x\n```"),
-    "a fence and carriage returns": between("```", "\r", "\n```"),
-    "a fence behind blanks": between("", " ", "```\nx\n```"),
-    "a fence with many words": between("```", " x", "\n```"),
-    "a block of empty lines": between("```\n", "\n", "```"),
-    "a block of one line": between("```\n", "x", "\n```"),
-    "an indented block of short lines": between("    ```\n", "    \n", "    ```"),
-    "an indented block of blank lines": between(" " * 5000 + "```\n", " " * 4999 + "\n", "```"),
-    "closing tags in a block": between("```\n<answer>", "</answer> ", "x\n```"),
-    "blanks in tags in a block": between("```\n<answer>", " ", "</answer>\n```"),
-    "blanks around tags in a block": between("```\n", " ", "<answer>x</answer>\n```"),
-    "blanks in tags": between("<answer>", " ", "</answer>"),
-    "empty lines in tags": between("<answer>", "\n", "</answer>"),
-    "a fence and blanks in tags": between("<answer>```", " ", "x</answer>"),
+    **given("texts", "\ud800"),
     "fences that do not close one another": falling,
     "fences of many kinds": shifted,
-    "fences as many as are read": between("```x\n" * 1000, "x\n", ""),
     "every character": lambda size: "".join(map(chr, range(size // 4))),
 }
-
 CODES: dict[str, Callable[[int], str]] = {
     **TEXTS,
-    **{
-        f"{piece!r} again and again": again(piece)
-        for piece in (
-            *("x;", "x,", "x()\n", "x.sort\n", "eval;", "x:x;", "x<", "x=", "1+", "x**", "not "),
-            *("-", "x if x else ", "lambda:", "@x\n", "f'{x}'", "''", "\ufdfa;", "del x\n"),
-            *("getattr(x,'a')\n", "getattr(x, 'a'+'b')\n", "__import__('os')\n", "x:x\n"),
-            *("x" + ".a" * 90 + "\n", "x" + ".a" * 1400 + "\n", "from os import *\n", "print x\n"),
-        )
-    },
-    "a long name": between("x", ".a", ""),
-    "a long module": between("import a", ".a", ""),
-    "a string of many names": between("f'", "{x}", "'"),
-    "calls of what is called": between("x", "()", ""),
-    "a long string of names": between("getattr(x, '", "sort.", "')"),
-    "a string in many parts": between("getattr(x, 'a'", "+'a'", ")"),
+    **given("codes", "x" + ".a" * 90 + "\n", "x" + ".a" * 1400 + "\n"),
     "names of a long name": lambda size: (
         f"import {'a.' * (size // 4)}a as x\n" + "".join(f"x.a{n}\n" for n in range(size // 20))
     ),
@@ -117,31 +87,12 @@ CODES: dict[str, Callable[[int], str]] = {
     ),
     "different names": lambda size: "".join(f"x.a{n};" for n in range(size // 10)),
 }
-
 BANNED = ["sorted", ".sort", ".sort.key", "import", "os.system", *(f"name{n}.x" for n in range(9))]
-
-
-def banned(code: str) -> object:
-    """For a task with many patterns."""
-    return banned_patterns(code, BANNED)
 
 
 def looked_at(make: Callable[[int], str]) -> Callable[[int], str]:
     """As much less as makes of `LARGE` the longest code that is looked at."""
     return lambda size: make(size * MOST_CODE // LARGE - 100)[:MOST_CODE]
-
-
-def neutralised(text: str) -> object:
-    """As a command's output is shown."""
-    return TerminalSanitizer().feed(text.encode(errors="replace"), final=True)
-
-
-def arguments(text: str) -> object:
-    """JSON, of any depth; the parsers of tool calls answer these errors."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return error
 
 
 # A parser is added with the texts that are worst for it; strings can have all of TEXTS.
@@ -185,12 +136,7 @@ def numbered(kind: str) -> Callable[[int], tuple[str, Any]]:
 
 COMPARISONS = (Comparison(), Comparison(strict=False), Comparison(strict=False, rel_tol=1e-6))
 ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
-    "a list of lists": same('["list",[', '["list",[]]', "]]", "null"),
-    "a list of nothing": same('["list",[', "null", "]]", "1"),
-    "a list of floats": same('["list",[', '["float","0x1.8p+0"]', "]]", '["float","0x1p+0"]'),
-    "a list of decimals": same('["list",[', '["decimal","1.10"]', "]]", '["decimal","1.2"]'),
-    "a list of objects": same('["list",[', '["object","x",[1]]', "]]", "2"),
-    "a set of sets": same('["set",[', '["set",[]]', "]]", "1"),
+    **{name: same(*parts) for name, parts in GIVEN["answers"].items()},
     "a set": numbered("set"),
     "a dict": numbered("dict"),
     "an ordered dict": numbered("ordered"),
@@ -202,7 +148,6 @@ ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
         '["set",[' + same('["list",[', "[]", "]]", "1")(size)[0] + "]]",
         ["set", [1]],
     ),
-    "members that are equal": same('["set",[', "1", "]]", "1"),
     **{
         f"a {kind} of {digit}s": lambda size, kind=kind, digit=digit, rest=rest: (  # type: ignore[misc]
             json.dumps([kind, digit * size, *rest]),
@@ -233,11 +178,6 @@ ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
 }
 
 
-def printed(pair: tuple[str, str]) -> None:
-    for comparison in COMPARISONS:
-        same_text(*pair, comparison)
-
-
 OUTPUTS: dict[str, Callable[[int], tuple[str, str]]] = {
     "lines": lambda size: (again("1\n")(size), again("1\n")(size) + "2"),
     "blanks": lambda size: (" " * size, "x"),
@@ -249,13 +189,17 @@ OUTPUTS: dict[str, Callable[[int], tuple[str, str]]] = {
 
 PARSERS: dict[str, Parser] = {
     "values": Parser(compared, ANSWERS),
-    "outputs": Parser(printed, OUTPUTS),
+    "outputs": Parser(lambda pair: [same_text(*pair, each) for each in COMPARISONS], OUTPUTS),
     "extract_code": Parser(extract_code, TEXTS),
-    "banned_patterns": Parser(banned, {name: looked_at(make) for name, make in CODES.items()}),
-    "arguments": Parser(arguments, TEXTS),
+    "banned_patterns": Parser(
+        lambda code: banned_patterns(code, BANNED),
+        {name: looked_at(make) for name, make in CODES.items()},
+    ),
     "safe_line": Parser(safe_line, TEXTS),
     "safe_text": Parser(safe_text, TEXTS),
-    "TerminalSanitizer": Parser(neutralised, TEXTS),
+    "TerminalSanitizer": Parser(
+        lambda text: TerminalSanitizer().feed(text.encode(errors="replace"), final=True), TEXTS
+    ),
 }
 
 

@@ -12,24 +12,13 @@ from tests.rewards.corpus import DATA, read
 
 pytestmark = pytest.mark.timeout(280)
 
-PRELUDE = """
-import contextlib, ctypes, glob, os, resource, signal, socket, sys, threading, time
-libc = ctypes.CDLL(None, use_errno=True)
-def child(work):
-    if not os.fork():
-        try: work()
-        finally: os._exit(0)
-"""
 
-HOSTILE = read(DATA / "hostile_runs.toml")["hostile"]
+GIVEN = read(DATA / "hostile_runs.toml")
+HOSTILE = GIVEN["hostile"]
 """What the function does when it is called."""
 GOOD = "def f(x):\n    return x + 1\n"
 CASES = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 TESTS = {"tests": "from solution import f\ndef test_it():\n    assert f(1) == 2\n"}
-
-
-def _submission(body: str) -> str:
-    return f"{PRELUDE}\ndef f(x):\n{textwrap.indent(body, '    ')}\n    return 0\n"
 
 
 # What hurt an agent once; graded a second time where its user is root and beside tests.
@@ -57,15 +46,15 @@ def test_a_hostile_submission_is_scored_beside_others(
     """All at once, so that they press on each other; an honest one beside them passes."""
     if where == "docker":
         require_docker()
-    submissions = [(name, _submission(HOSTILE[name]), task) for name in names]
+    head = f"{GIVEN['prelude']}\ndef f(x):\n"
+    submissions = [
+        (name, f"{head}{textwrap.indent(HOSTILE[name], '    ')}\n    return 0\n", task)
+        for name in names
+    ]
     submissions.insert(len(submissions) // 2, ("honest", GOOD, task))
     limits = Limits(timeout=2.0, wall=4.0, deadline=200.0, memory_mb=192, retries=1)
     verdicts = grade_all(where, HostCompare(limits), submissions, in_turn=in_turn)
-    masked = {
-        name: verdict.detail
-        for name, verdict in verdicts.items()
-        if verdict.outcome is Outcome.INFRA_ERROR or verdict.attributable_to != "policy"
-    }
-    assert masked == {}
+    masked = [each for each in verdicts.values() if each.attributable_to != "policy"]
+    assert masked == []
     passed = {n for n, verdict in verdicts.items() if verdict.outcome is Outcome.PASSED}
     assert passed == {"honest"}

@@ -28,7 +28,7 @@ from sandboxkit.providers import _agent
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
 
-pytestmark = pytest.mark.timeout(280)
+pytestmark = [pytest.mark.timeout(280), pytest.mark.anyio]
 
 RIGHT = "def f(x): return x + 1"
 SLEEPER = "import time\ndef f(x): time.sleep(600)"
@@ -46,60 +46,51 @@ async def grade_batch(
 
 @pytest.mark.alone
 @pytest.mark.nightly
-def test_sleeping_submissions_mask_none_behind_them() -> None:
+async def test_sleeping_submissions_mask_none_behind_them() -> None:
     codes = [f"{SLEEPER} # {number}" for number in range(50)] + [RIGHT] * 10
     begun = time.monotonic()
     limits = Limits(timeout=0.6, wall=0.6, deadline=12, retries=0)
-    verdicts = asyncio.run(grade_batch(codes, limits, TASK, 2))
+    verdicts = await grade_batch(codes, limits, TASK, 2)
     assert time.monotonic() - begun > limits.deadline, "the last ones did wait for longer"
     assert [each.outcome for each in verdicts[:50]] == [Outcome.TIMEOUT] * 50
     assert [each.outcome for each in verdicts[50:]] == [Outcome.PASSED] * 10
 
 
-def test_the_duration_of_a_batch_of_sleepers_is_known_beforehand() -> None:
+async def test_the_duration_of_a_batch_of_sleepers_is_known_beforehand() -> None:
     limits = Limits(timeout=0.5, wall=1.0)
     begun = time.monotonic()
-    verdicts = asyncio.run(grade_batch([SLEEPER] * 12, limits, TASK, 2))
+    verdicts = await grade_batch([SLEEPER] * 12, limits, TASK, 2)
     took = time.monotonic() - begun
     assert {each.outcome for each in verdicts} == {Outcome.TIMEOUT}
     assert 6 * limits.longest < took < limits.longest_batch(12, 2)
 
 
-def test_a_submission_that_waits_for_a_fresh_sandbox_is_not_masked() -> None:
-    async def run() -> Verdict:
-        async with Session(FakeProvider(), max_concurrency=1) as session:
-            agent = session.sandbox(files={"/workspace/a": b""})
-            holders = [session.sandbox() for _ in range(8)]
+async def test_a_submission_that_waits_for_a_fresh_sandbox_is_not_masked() -> None:
+    async def hold(sandbox: Sandbox) -> None:
+        async with sandbox:
+            await sandbox.exec(["sleep", "1"])
 
-            async def hold(sandbox: Sandbox) -> None:
-                async with sandbox:
-                    await sandbox.exec(["sleep", "1"])
+    async def grade(sandbox: Sandbox) -> Verdict:
+        return Verdict(Outcome.PASSED, 1.0)
 
-            async def grade(sandbox: Sandbox) -> Verdict:
-                return Verdict(Outcome.PASSED, 1.0)
-
-            await agent.start()
-            holding = [asyncio.ensure_future(hold(each)) for each in holders]
-            await asyncio.sleep(0)
-            verdict = await grade_in_fresh(
-                agent, ["/workspace/a"], session.sandbox, grade, deadline=6
-            )
-            await asyncio.gather(*holding)
-            return verdict
-
-    assert asyncio.run(run()).outcome is Outcome.PASSED
+    async with Session(FakeProvider(), max_concurrency=1) as session:
+        agent = session.sandbox(files={"/workspace/a": b""})
+        await agent.start()
+        holding = [asyncio.ensure_future(hold(session.sandbox())) for _ in range(8)]
+        await asyncio.sleep(0)
+        verdict = await grade_in_fresh(agent, ["/workspace/a"], session.sandbox, grade, deadline=6)
+        await asyncio.gather(*holding)
+    assert verdict.outcome is Outcome.PASSED
 
 
-def test_a_stalled_queue_ends() -> None:
-    async def run() -> Verdict:
-        async with Session(FakeProvider(), max_concurrency=1) as session, session.sandbox():
-            limits = Limits(timeout=0.2, deadline=0.5)
-            return await HostCompare(limits).grade(session, RIGHT, TASK)
-
-    assert asyncio.run(run()).detail == "no answer within deadline=0.5 s"
+async def test_a_stalled_queue_ends() -> None:
+    async with Session(FakeProvider(), max_concurrency=1) as session, session.sandbox():
+        grader = HostCompare(Limits(timeout=0.2, deadline=0.5))
+        verdict = await grader.grade(session, RIGHT, TASK)
+    assert verdict.detail == "no answer within deadline=0.5 s"
 
 
-def test_service_time_counts_and_waiting_does_not() -> None:
+async def test_service_time_counts_and_waiting_does_not() -> None:
     waiting: float | None = 0.0
 
     async def run() -> None:
@@ -111,17 +102,14 @@ def test_service_time_counts_and_waiting_does_not() -> None:
 
     begun = time.monotonic()
     with pytest.raises(DeadlineError, match=r"deadline=0\.4 s"):
-        asyncio.run(run())
+        await run()
     assert time.monotonic() - begun > 1.3
 
 
-def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
-    async def run() -> None:
+async def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
+    with pytest.raises(TimeoutError, match="theirs"):
         async with service_time(60.0, lambda: None):
             raise TimeoutError("theirs")
-
-    with pytest.raises(TimeoutError, match="theirs"):
-        asyncio.run(run())
 
 
 UNIQUE = {
@@ -134,19 +122,19 @@ UNIQUE = {
 }
 
 
-def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
+async def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
     codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
     limits = Limits(timeout=1.0, wall=3.0, deadline=120)
-    verdicts = asyncio.run(grade_batch(codes, limits, UNIQUE, 1))
+    verdicts = await grade_batch(codes, limits, UNIQUE, 1)
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED], verdicts
 
 
-def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
+async def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
     code = "def f():\n    while True: yield list(range(20_000))"
     task: Mapping[str, object] = {
         "tests": "from solution import f\ndef test_f():\n    assert sum(map(len, f())) == 3\n"
     }
-    (verdict,) = asyncio.run(grade_batch([code], Limits(timeout=1.0), task, 1))
+    (verdict,) = await grade_batch([code], Limits(timeout=1.0), task, 1)
     assert verdict.outcome is Outcome.TIMEOUT, verdict
 
 
@@ -158,11 +146,11 @@ IN_VAIN = {
 }
 
 
-def test_tests_that_wait_for_a_submission_use_its_time() -> None:
+async def test_tests_that_wait_for_a_submission_use_its_time() -> None:
     verdicts = list[Verdict]()
     for code, wall in (("def f(done): pass", 2.0), ("def f(done): done()", 60.0)):
         limits = Limits(timeout=1.0, wall=wall, deadline=6 * wall)
-        verdicts += asyncio.run(grade_batch([code], limits, IN_VAIN, 1))
+        verdicts += await grade_batch([code], limits, IN_VAIN, 1)
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED]
     assert verdicts[0].detail == "the tests waited for the submission until their time limit"
 
@@ -202,12 +190,12 @@ async def graded_under_fire(which: int, task: Mapping[str, object]) -> tuple[Ver
 @pytest.mark.parametrize(
     "task", [TASK, {"tests": "from solution import f\ndef test_f():\n    assert f(1) == 2\n"}]
 )
-def test_a_submission_killed_from_outside_is_graded_again_alone(
+async def test_a_submission_killed_from_outside_is_graded_again_alone(
     which: int, task: Mapping[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No error of the killed process is left that nobody retrieved."""
     with caplog.at_level(logging.ERROR, logger="asyncio"):
-        verdict, killed = asyncio.run(graded_under_fire(which, task))
+        verdict, killed = await graded_under_fire(which, task)
         gc.collect()
     assert verdict.outcome is Outcome.PASSED, verdict
     assert killed
@@ -215,7 +203,7 @@ def test_a_submission_killed_from_outside_is_graded_again_alone(
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_an_unproven_end_is_repeated_once_in_a_fresh_sandbox(again: bool) -> None:
+async def test_an_unproven_end_is_repeated_once_in_a_fresh_sandbox(again: bool) -> None:
     seen = list[tuple[bool, str]]()
 
     async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
@@ -224,17 +212,14 @@ def test_an_unproven_end_is_repeated_once_in_a_fresh_sandbox(again: bool) -> Non
             return Verdict(Outcome.PASSED, 1.0)
         raise SandboxTerminatedError("the sandbox's interpreter has ended", by_command=True)
 
-    async def run() -> Verdict:
-        async with Session("local", pool=1, profile="strict", reuse="reset") as session:
-            return await retried(session, Limits(retries=0), attempt)
-
-    verdict = asyncio.run(run())
+    async with Session("local", pool=1, profile="strict", reuse="reset") as session:
+        verdict = await retried(session, Limits(retries=0), attempt)
     assert seen == [(False, "reset"), (True, "never")]
     assert verdict.outcome is (Outcome.FAILED if again else Outcome.PASSED)
     assert verdict.attributable_to == "policy"
 
 
-def test_out_of_memory_is_proven_at_once() -> None:
+async def test_out_of_memory_is_proven_at_once() -> None:
     tried = 0
 
     async def attempt(sandbox: Sandbox, alone: bool) -> Verdict:
@@ -242,9 +227,6 @@ def test_out_of_memory_is_proven_at_once() -> None:
         tried += 1
         raise SandboxTerminatedError("out of memory", out_of_memory=True)
 
-    async def run() -> Verdict:
-        async with Session(FakeProvider()) as session:
-            return await retried(session, Limits(), attempt)
-
-    assert asyncio.run(run()).outcome is Outcome.OOM
+    async with Session(FakeProvider()) as session:
+        assert (await retried(session, Limits(), attempt)).outcome is Outcome.OOM
     assert tried == 1

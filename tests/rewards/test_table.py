@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit.integrations import rewards
-from sandboxkit.integrations.rewards import (
-    ExitCode,
-    Grader,
-    HostCompare,
-    Limits,
-    PassRate,
-)
+from sandboxkit.integrations.rewards import ExitCode, Grader, HostCompare, Limits, PassRate
 from tests.rewards.trials import TRIALS, in_turn, refused, try_all
 
 pytestmark = pytest.mark.timeout(900)
@@ -24,13 +18,7 @@ DOCUMENT = Path(str(rewards.__file__)).resolve().with_name("CHEATS.md")
 BEGIN, END = "<!-- cheats: measured -->\n", "<!-- end of cheats -->\n"
 WRITE = os.environ.get("SANDBOXKIT_WRITE") == "1"
 """Whether to measure all that the document says, and to write it."""
-SHAPES_OF_EACH = {True: 1, False: 1}
-"""On how many shapes each cheat is tried otherwise, the next one on others: where sandboxes are
-reset, and where each is fresh."""
-SHARED: dict[str, Callable[[Limits], Grader]] = {
-    "PassRate": PassRate,
-    "ExitCode": ExitCode,
-}
+SHARED: dict[str, Callable[[Limits], Grader]] = {"PassRate": PassRate, "ExitCode": ExitCode}
 """Graders that run tests beside the submission. What they accept varies with chance and time."""
 EVERY = 12
 """On those, one cheat in so many is tried."""
@@ -80,12 +68,12 @@ def documented(text: str) -> dict[str, Counts]:
 
 
 @pytest.mark.parametrize(
-    "reset", [pytest.param(True, marks=pytest.mark.nightly), False], ids=["reset", "fresh"]
+    "reset", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["reset", "fresh"]
 )
 def test_no_cheat_is_accepted_in_isolation(reset: bool) -> None:
-    shapes = max(len(trial.shapes) for trial in TRIALS)
-    tried = in_turn(shapes if WRITE else SHAPES_OF_EACH[reset])
-    refused(try_all("local", HostCompare, tried, reset=reset))
+    """Each on one shape and the next one on another, or on all."""
+    shapes = max(len(trial.shapes) for trial in TRIALS) if WRITE else 1
+    refused(try_all("local", HostCompare, in_turn(shapes), reset=reset))
 
 
 def check_the_document(*, every_shape: bool) -> None:

@@ -1,6 +1,7 @@
 """A verdict cannot hold what a trainer must not get."""
 
 import math
+from typing import Literal
 
 import pytest
 
@@ -14,16 +15,19 @@ def test_a_score_is_a_finite_number_from_0_to_1(score: float) -> None:
         Verdict(Outcome.FAILED, score)
 
 
-def test_a_failure_has_no_full_score() -> None:
-    with pytest.raises(ConfigurationError, match="score 1"):
-        Verdict(Outcome.TAMPERED, 1.0)
-
-
-def test_an_infrastructure_error_is_blamed_on_the_infrastructure_only() -> None:
-    with pytest.raises(ConfigurationError, match="policy"):
-        Verdict(Outcome.INFRA_ERROR, 0.0, "policy")
-    with pytest.raises(ConfigurationError, match="infra"):
-        Verdict(Outcome.FAILED, 0.0, "infra")
+@pytest.mark.parametrize(
+    ("outcome", "score", "blamed", "words"),
+    [
+        (Outcome.TAMPERED, 1.0, "policy", "score 1"),
+        (Outcome.INFRA_ERROR, 0.0, "policy", "policy"),
+        (Outcome.FAILED, 0.0, "infra", "infra"),
+    ],
+)
+def test_a_failure_has_no_full_score_and_only_an_outage_is_not_the_policys(
+    outcome: Outcome, score: float, blamed: Literal["policy", "infra"], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Verdict(outcome, score, blamed)
 
 
 def test_an_infrastructure_error_has_no_reward() -> None:

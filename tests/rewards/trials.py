@@ -10,7 +10,7 @@ from tests.rewards.conftest import grade_all
 from tests.rewards.corpus import DATA, fill, read
 
 LIMITS = Limits(timeout=10, wall=20, memory_mb=256)
-_BRIEF = Limits(timeout=2, wall=3, memory_mb=256)
+_BRIEF = Limits(timeout=1, wall=2, memory_mb=256)
 
 
 @dataclass(frozen=True, slots=True)

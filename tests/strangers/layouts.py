@@ -108,10 +108,6 @@ class Layout:
     def folder(self, path: Path, **more: bytes) -> Path:
         return write(path, self.files() | more)
 
-    def archive(self, path: Path) -> Path:
-        path.write_bytes(tar_of(self.files()))
-        return path
-
 
 def write(path: Path, files: Mapping[str, bytes]) -> Path:
     for name, data in files.items():
@@ -144,11 +140,6 @@ def changed(which: str, *path: Any, to: Any) -> Callable[[str, Any], Any]:
         return value
 
     return change
-
-
-def first_blob(path: Path) -> Path:
-    """The file of the layer of a layout."""
-    return _blobs(path)["LAYER"]
 
 
 def _blobs(path: Path) -> dict[str, Path]:
@@ -192,9 +183,9 @@ def build(path: Path, given: dict[str, Any]) -> None:
         path.write_bytes(ARCHIVES[form](data))
         return
     write(path, files)
-    blobs: dict[str, Path] = _blobs(path) if replaced else {}
+    blobs = _blobs(path) if replaced else {}
     for name, how in replaced.items():
-        _replace(blobs[name] if name in blobs else path / name, path, *how)
+        _replace(blobs.get(name, path / name), path, *how)
 
 
 def _files(given: dict[str, Any], form: str) -> dict[str, bytes]:

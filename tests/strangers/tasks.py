@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,14 +56,25 @@ def packed(task: Task) -> bytes:
 
 
 def put(folder: Path, outside: Path, kind: str, name: str, content: str = "") -> None:
-    """Put a link, a pipe or a text into a task's folder. OUT stands for the folder outside, HOME for the user's."""
+    """Put something of a kind into a task's folder. OUT stands for the folder outside, HOME for the user's."""
     content = content.replace("OUT", str(outside)).replace("HOME", str(Path.home()))
     if kind == "link":
         return link(folder, name, content)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "socket":
+            here = os.open(path.parent, os.O_RDONLY)
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(f"/proc/self/fd/{here}/{path.name}")
+            os.close(here)
+        case "folder":
+            path.mkdir(exist_ok=True)
+        case "terabyte":
+            path.touch()
+            os.truncate(path, 1 << 40)
+        case _:
+            path.write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -5,8 +5,10 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,47 @@ from sandboxkit import (
 )
 from sandboxkit.providers.docker import DockerProvider, _memory_folders
 from sandboxkit.types import SandboxSpec, SnapshotInfo
-from tests.docker_here import require_docker, require_gvisor
+from tests.data_here import beside
+from tests.docker_here import TEST_IMAGE, require_docker, require_gvisor
 from tests.faults import FaultProxy
-from tests.strangers.hostile_images import (
-    EVIL,
-    EVIL_PYTHON,
-    HONEST,
-    HOSTILE,
-    PYTHON,
-    ROOT_BY_ANOTHER_NAME,
-    TURN,
-    Image,
-    build,
+from tests.strangers.layouts import member, tar, tar_of
+
+_GIVEN = beside(__file__, "docker_images.toml")
+HOME = "/home/app"
+PASSWD = "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/home/app:/bin/sh\n"
+EVIL: str = _GIVEN["evil"]
+TURN: str = _GIVEN["turn"]
+PYTHON = "/usr/bin/python3"
+# Notes the same, and is Python.
+EVIL_PYTHON = EVIL.replace('/bin/dash "$@"', f'{PYTHON}.11 "$@"')
+
+
+@dataclass(frozen=True)
+class Image:
+    links: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
+    user: str = "app"
+
+
+# Any: the fields of an image.
+def _image(files: Mapping[str, str] = {}, evil: tuple[str, ...] = (), **given: Any) -> Image:
+    return Image(files={**dict.fromkeys(evil, EVIL), **files}, **given)
+
+
+HOSTILE = {name: _image(**given) for name, given in _GIVEN["hostile"].items()}
+"""Images whose programs may run as their user, 1000, without capabilities, or not at all."""
+HONEST = {name: _image(**given) for name, given in _GIVEN["honest"].items()}
+"""Images that start, in standard and strict sandboxes."""
+
+_ROOTS = PASSWD + "".join(
+    f"{name}:x:0:0::/:/bin/sh\n" for name in ("toor", "1000x", "dup", "65534", "4294967296")
 )
+_ROOTS += "dup:x:1000:1000::/:/bin/sh\n"
+ROOT_BY_ANOTHER_NAME = {
+    user: Image(files={"/etc/passwd": _ROOTS}, user=user) for user in _GIVEN["root_by_another_name"]
+}
+"""Images with a user that may be uid 0."""
 
 PATIENCE = 60.0
 MODES = {
@@ -46,6 +76,23 @@ MODES = {
 REPLACED = ("root", "root:app", "0", "0:0", "00", "000:1000", "65534")
 """Users that are a random uid instead, and the uid that has the name of an account."""
 Built = Callable[[Image], str]
+
+
+def build(tag: str, image: Image) -> None:
+    """Build an image on the daemon. No program of it runs for that."""
+    files = {"/etc/passwd": PASSWD, f"{HOME}/agent": EVIL, f"{HOME}/.keep": "", **image.files}
+    owner: dict[str, Any] = {"uid": 1000, "gid": 1000}
+    members: list[Any] = [member(HOME[1:], tarfile.DIRTYPE, **owner)]
+    for path, target in image.links.items():
+        members.append(member(path.strip("/"), tarfile.SYMTYPE, target, **owner))
+    for path, text in files.items():
+        if path not in image.links:
+            members.append((member(path.strip("/"), **owner), text.encode()))
+    recipe = f"FROM {TEST_IMAGE}\nUSER root\nADD layer.tar /\n{image.config}\nUSER {image.user}\n"
+    context = tar_of({"layer.tar": tar(members), "Dockerfile": recipe.encode()})
+    command = ["docker", "build", "-q", "-t", tag, "-"]
+    made = subprocess.run(command, input=context, capture_output=True)
+    assert made.returncode == 0, made.stderr.decode()
 
 
 @pytest.fixture(scope="module")
@@ -255,22 +302,12 @@ def test_a_strict_snapshot_has_no_files_that_only_root_may_read(built: Built) ->
 
 def labels(base: str) -> str:
     """Labels that say whatever our own say."""
-    about = {
-        "profile": "strict", "folders": ["/tmp", "/workspace"], "base": base, "image": base, "user": "root",
-        "below": 0, "parent": None, "name": "forged", "tags": {"forged": "yes"}, "created": 1.0, "expires": 2.0,
-    }  # fmt: skip
-    said = {
-        "sandboxkit": "1",
-        "sandboxkit.tags": '["forged","sandboxkit.expires","sandboxkit.session"]',
-        "forged": "yes",
-        "sandboxkit.expires": "1",
-        "sandboxkit.session": "somebody",
-        "sandboxkit.keeper": "1",
-        "sandboxkit.loader": "x",
-        "sandboxkit.origin": json.dumps({**about, "reference": base}),
+    about = _GIVEN["about"] | {"base": base, "image": base, "parent": None}
+    given = _GIVEN["labels"] | {
+        "sandboxkit.origin": json.dumps(about | {"reference": base}),
         "sandboxkit.snapshot": json.dumps(about),
     }
-    return "LABEL " + " ".join(f"{key}={json.dumps(value)}" for key, value in said.items())
+    return "LABEL " + " ".join(f"{key}={json.dumps(value)}" for key, value in given.items())
 
 
 @pytest.fixture(scope="module")
@@ -340,27 +377,26 @@ async def test_a_container_with_a_label_of_its_image_is_not_swept(
         docker("rm", container)
 
 
+HIDING = Image(
+    {"/dataset": "/hidden/x", "/volume": "/hidden/x"}, {"/hidden/x/y": ""}, "VOLUME /hidden"
+)
+
+
 def test_a_dataset_that_a_strangers_image_is_the_first_to_use_is_whole(
     built: Built, tmp_path: Path
 ) -> None:
-    image = Image(
-        {"/dataset": "/hidden/x", "/volume": "/hidden/x"}, {"/hidden/x/y": ""}, "VOLUME /hidden"
-    )
     (tmp_path / "file").write_text(f"of this test {secrets.token_hex(8)}")
     dataset = Dataset(tmp_path)
-    for tag in (built(image), os.environ["SANDBOXKIT_DOCKER_IMAGE"]):
+    for tag in (built(HIDING), os.environ["SANDBOXKIT_DOCKER_IMAGE"]):
         with Session("docker", image=tag, mounts={"/data": dataset}) as owner:
             shown = owner.run(["cat", "/data/file"], check=True).result(PATIENCE)
             assert shown.stdout == (tmp_path / "file").read_text()
 
 
 def test_a_volume_that_a_strangers_image_is_the_first_to_use_can_be_written(built: Built) -> None:
-    image = Image(
-        {"/dataset": "/hidden/x", "/volume": "/hidden/x"}, {"/hidden/x/y": ""}, "VOLUME /hidden"
-    )
     name = f"stranger-{secrets.token_hex(6)}"
     try:
-        with Session("docker", image=built(image), mounts={"/data": f"volume:{name}"}) as owner:
+        with Session("docker", image=built(HIDING), mounts={"/data": f"volume:{name}"}) as owner:
             owner.run(["touch", "/data/file"], check=True).result(PATIENCE)
     finally:
         docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")

@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,61 +19,50 @@ from hypothesis import strategies as st
 
 from sandboxkit import ImageNotFoundError, SandboxStartError
 from sandboxkit.providers.local._removal import remove_tree
+from tests.data_here import beside
 from tests.local.conftest import state
-from tests.strangers.hostile_layouts import in_archive
+from tests.strangers.layout_shapes import in_archive
 from tests.strangers.layouts import CANARY, HONEST, Layout, changed, member, saved, tar, write
 from tests.strangers.test_layouts import cached, found, holds_the_canary
 
 __all__ = ["state"]
+GIVEN = beside(__file__, "layouts.json")["fuzz"]
 FUZZ_SECONDS = float(os.environ.get("SANDBOXKIT_FUZZ_SECONDS", "600"))
-
-
-def scalars() -> st.SearchStrategy[Any]:
-    text = st.one_of(
-        st.text(max_size=8), st.sampled_from([*HOSTILE_NAMES, "A=\0--share-net", "\ud800"])
-    )
-    return st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), text)
-
-
-HOSTILE_NAMES = [
-    "", ".", "..", "/", "../private.tar", "a/../../private.tar", "etc", "etc/kept", "etc/.wh.kept", ".wh..wh..opq", "l", "l/x", "l/l",
-    "usr/bin", "bin/x", "/etc/passwd", "blobs/sha256", "index.json", "manifest.json", "../../../../../../canary", "d/" * 300 + "x", "x" * 256,
-]  # fmt: skip
+NAMES = [*GIVEN["names"], "d/" * 300 + "x", "x" * 256]
+names = st.sampled_from(NAMES)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from([*NAMES, "A=\0--share-net", "\ud800"]),
+)
 values = st.recursive(
-    st.deferred(scalars),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.sampled_from(["digest", "config", "Env", "layers", "x"]), inner, max_size=3
-        ),
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(GIVEN["keys"]), inner, max_size=3)
     ),
     max_leaves=6,
 )
-KINDS = [
-    tarfile.REGTYPE,
-    tarfile.DIRTYPE,
-    tarfile.SYMTYPE,
-    tarfile.LNKTYPE,
-    tarfile.CHRTYPE,
-    tarfile.FIFOTYPE,
-    tarfile.CONTTYPE,
-    b"Z",
-]
-layer_members = st.lists(
-    st.tuples(st.sampled_from(HOSTILE_NAMES), st.sampled_from(KINDS), st.sampled_from(HOSTILE_NAMES), st.binary(max_size=20), st.integers(0, 0o7777)),
-    max_size=8,
-)  # fmt: skip
+kinds = st.sampled_from([*(getattr(tarfile, f"{kind}TYPE") for kind in GIVEN["kinds"]), b"Z"])
+
+
+@st.composite
+def members(draw: st.DrawFn) -> Any:
+    """A member of a layer, with content where its kind has some."""
+    kind = draw(kinds)
+    made = member(draw(names), kind, draw(names), mode=draw(st.integers(0, 0o7777)))
+    has_content = kind in (tarfile.REGTYPE, tarfile.CONTTYPE)
+    return made, draw(st.binary(max_size=20)) if has_content else b""
 
 
 def nodes(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of all fields of a document."""
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value)
     return [at, *(path for key, inner in items for path in nodes(inner, (*at, key)))]
 
 
@@ -81,7 +71,7 @@ class Mutation:
     """What a stranger changed in an honest layout."""
 
     fields: list[tuple[str, int, Any]]
-    layers: list[list[tuple[str, bytes, str, bytes, int]]]
+    layers: list[list[Any]]
     damage: list[tuple[int, int, int]]
     links: list[tuple[int, str]]
     form: str
@@ -95,44 +85,39 @@ class Mutation:
                     value = changed(name, *at, to=copy.deepcopy(to))(name, value)
             return value
 
-        layers = [HONEST]
-        for members in self.layers:
-            made = [(member(name, kind, link, mode=mode), data if kind in (tarfile.REGTYPE, tarfile.CONTTYPE) else b"") for name, kind, link, data, mode in members]  # fmt: skip
-            layers.append(tar(made))
+        layers = [HONEST, *map(tar, self.layers)]
         files = Layout(layers, change=change).files()
         if self.form == "saved":
             files = saved({f"{n}/layer.tar": each for n, each in enumerate(layers)})
             (manifest,) = json.loads(files["manifest.json"])
             files["manifest.json"] = json.dumps([change("manifest", manifest)]).encode()
+        places = sorted(files)
         for which, where, byte in self.damage:
-            name = sorted(files)[which % len(files)]
+            name = places[which % len(files)]
             data = bytearray(files[name])
             data[where % len(data) : where % len(data) + 1] = bytes([byte])
             files[name] = bytes(data)
+        links = {places[which % len(files)]: to for which, to in self.links}
         if self.form != "folder":
-            links = [
-                member(sorted(files)[which % len(files)], tarfile.SYMTYPE, to)
-                for which, to in self.links
-            ]
-            return in_archive(path, files, *links)
+            added = [member(name, tarfile.SYMTYPE, to) for name, to in links.items()]
+            return in_archive(path, files, *added)
         write(path, files)
-        for which, to in self.links:
-            place = path / sorted(files)[which % len(files)]
-            place.unlink()
-            with contextlib.suppress(FileNotFoundError, OSError):
-                place.symlink_to(to)
+        for name, to in links.items():
+            (path / name).unlink()
+            with contextlib.suppress(OSError):
+                (path / name).symlink_to(to)
         return path
 
 
+numbers = st.integers(0, 60)
+fields = st.tuples(st.sampled_from(["config", "manifest", "index"]), numbers, values)
+damage = st.tuples(numbers, st.integers(0, 5000), st.integers(0, 255))
 mutations = st.builds(
     Mutation,
-    st.lists(
-        st.tuples(st.sampled_from(["config", "manifest", "index"]), st.integers(0, 60), values),
-        max_size=3,
-    ),
-    st.lists(layer_members, max_size=3),
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000), st.integers(0, 255)), max_size=2),
-    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(HOSTILE_NAMES)), max_size=1),
+    st.lists(fields, max_size=3),
+    st.lists(st.lists(members(), max_size=8), max_size=3),
+    st.lists(damage, max_size=2),
+    st.lists(st.tuples(numbers, names), max_size=1),
     st.sampled_from(["folder", "archive", "saved"]),
 )
 
@@ -143,23 +128,18 @@ def read_mutation(folder: Path, mutation: Mutation) -> bool:
     outside = {"canary": CANARY, "private.tar": tar([(member("canary"), CANARY)])}
     write(folder, outside)
     image = mutation.make(folder / "image")
-    started, accepted = time.monotonic(), True
-    try:
+    started, kept = time.monotonic(), list[str]()
+    with contextlib.suppress(ImageNotFoundError, SandboxStartError):
         found_image = anyio.run(found, image)
         kept = [found_image.root.parent.name]
-        assert all(
-            isinstance(each, str) and "\0" not in each
-            for pair in found_image.env.items()
-            for each in pair
-        )
-    except (ImageNotFoundError, SandboxStartError):
-        kept, accepted = [], False
+        pairs = [*found_image.env.keys(), *found_image.env.values()]
+        assert all(isinstance(each, str) and "\0" not in each for each in pairs)
     assert time.monotonic() - started < 10
     assert cached(folder) == kept
     assert not holds_the_canary(folder / "cache")
     assert sorted({*os.listdir(folder)} - {"cache"}) == ["canary", "image", "private.tar"]
     assert {name: (folder / name).read_bytes() for name in outside} == outside
-    return accepted
+    return bool(kept)
 
 
 def fuzz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: settings) -> int:

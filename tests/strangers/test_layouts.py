@@ -17,10 +17,9 @@ from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._removal import remove_tree
 from tests.local.conftest import make, provider, state
-from tests.local.test_image import docker_save, layer
 from tests.local.test_host_uid import as_ordinary_user
-from tests.strangers.honest_layouts import HONEST_SHAPES, NEW_SAVE
-from tests.strangers.hostile_layouts import HOSTILE, LAYERS, bomb
+from tests.local.test_image import docker_save, layer
+from tests.strangers.layout_shapes import HONEST_SHAPES, HOSTILE, LAYERS, NEW_SAVE, bomb
 from tests.strangers.layouts import CANARY, Layout, digest, member, tar, write
 
 __all__ = ["layer", "provider", "state"]  # fixtures
@@ -114,20 +113,20 @@ async def test_honest_images_are_read_beside_hostile_ones_in_one_cache(tmp_path:
     assert sorted(cached(tmp_path)) == sorted(root.parent.name for root in read)
 
 
+def with_a_bomb(tmp_path: Path) -> Path:
+    """An image whose layer would fill the disk."""
+    made = Layout([bytes(512)], compress=lambda data: bomb(40 << 30), config={"rootfs": None})
+    return made.folder(tmp_path / "image")
+
+
 async def test_a_cancelled_start_ends_the_reading_of_a_bomb(tmp_path: Path) -> None:
-    image = Layout(
-        layers=[bytes(512)], compress=lambda data: bomb(40 << 30), config={"rootfs": None}
-    ).folder(tmp_path / "image")
-    with anyio.move_on_after(2) as scope:
-        await _image.find(str(image), HostUser())
-    assert scope.cancelled_caught
-    assert cached(tmp_path) == []
     big = tmp_path / "big.tar.gz"
     big.write_bytes(bomb(40 << 30))
-    with anyio.move_on_after(2) as scope:
-        await _image.find(str(big), HostUser())
-    assert scope.cancelled_caught
-    assert cached(tmp_path) == []
+    for path in (with_a_bomb(tmp_path), big):
+        with anyio.move_on_after(2) as scope:
+            await _image.find(str(path), HostUser())
+        assert scope.cancelled_caught
+        assert cached(tmp_path) == []
 
 
 PROGRAM = """
@@ -140,9 +139,7 @@ Session("local", image=sys.argv[1], start_timeout=float(sys.argv[2])).sandbox().
 
 @pytest.mark.parametrize("by", ["start_timeout", "SIGTERM", "SIGINT"])
 def test_a_program_ends_that_reads_a_bomb(tmp_path: Path, by: str) -> None:
-    image = Layout(
-        layers=[bytes(512)], compress=lambda data: bomb(40 << 30), config={"rootfs": None}
-    ).folder(tmp_path / "image")
+    image = with_a_bomb(tmp_path)
     argv = [sys.executable, "-c", PROGRAM, str(image), "2" if by == "start_timeout" else "600"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         try:
@@ -165,13 +162,8 @@ def until_extracting(tmp_path: Path) -> None:
 
 
 async def test_what_a_killed_reading_left_is_removed_however_deep_it_is(tmp_path: Path) -> None:
-    image = str(
-        Layout(
-            layers=[bytes(512)], compress=lambda data: bomb(40 << 30), config={"rootfs": None}
-        ).folder(tmp_path / "image")
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, image, "600"], stdout=subprocess.PIPE
+        [sys.executable, "-c", PROGRAM, str(with_a_bomb(tmp_path)), "600"], stdout=subprocess.PIPE
     ) as program:
         await anyio.to_thread.run_sync(until_extracting, tmp_path)
         program.kill()

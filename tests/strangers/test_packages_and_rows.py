@@ -1,10 +1,10 @@
 """Problem packages, rows of data sets, recordings and configuration files of somebody else."""
 
 import base64
-import json
 import os
 import pickle
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from sandboxkit.images import RegistryImage
 from sandboxkit.integrations.rewards.programs import load_icpc, load_live_code_bench, load_polygon
 from sandboxkit.integrations.swe import load_task
 from sandboxkit.recording._replay import ReplayProvider
-from tests.strangers.tasks import in_time, write
+from tests.data_here import beside
+from tests.strangers.tasks import in_time, put, write
 
-# Any: what JSON is.
-CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
-
+CASES = beside(__file__)
 CANARY = "canary-of-the-host"
 PROBLEM = """<problem><judging><testset><test-count>{count}</test-count>
 <input-path-pattern>{stdin}</input-path-pattern><answer-path-pattern>{stdout}</answer-path-pattern>
@@ -30,10 +29,8 @@ PROBLEM = """<problem><judging><testset><test-count>{count}</test-count>
 def polygon(folder: Path, **changes: str) -> Path:
     values = {"count": "1", "stdin": "tests/%02d", "stdout": "tests/%02d.a", "checker": "check.py"}
     problem = PROBLEM.format(**{**values, **changes})
-    write(
-        folder, **{"problem.xml": problem, "tests/01": "1", "tests/01.a": "1", "check.py": "pass"}
-    )
-    return folder
+    files = {"problem.xml": problem, "tests/01": "1", "tests/01.a": "1", "check.py": "pass"}
+    return write(folder, **files)
 
 
 def test_an_honest_polygon_package_is_read(tmp_path: Path) -> None:
@@ -42,10 +39,7 @@ def test_an_honest_polygon_package_is_read(tmp_path: Path) -> None:
     assert task["checker"].source == "pass"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    CASES["polygon"],
-)
+@pytest.mark.parametrize("changes", CASES["polygon"])
 def test_a_polygon_package_reads_nothing_outside_of_it(
     tmp_path: Path, changes: dict[str, str]
 ) -> None:
@@ -59,36 +53,31 @@ def test_a_polygon_package_reads_nothing_outside_of_it(
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["tests/01", "tests/01.a", "problem.xml", "check.py", "tests"])
-@pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_link_or_pipe_in_a_polygon_package_is_refused(
-    tmp_path: Path, place: str, kind: str
-) -> None:
-    package = polygon(tmp_path / "package")
-    (package / place).rename(tmp_path / "outside")
-    if kind == "link":
-        os.symlink("../outside" if "/" not in place else "../../outside", package / place)
-    else:
-        os.mkfifo(package / place)
-    with in_time(), pytest.raises(ConfigurationError):
-        load_polygon(package)
+def icpc(folder: Path) -> Path:
+    return write(folder, **{"data/secret/1.in": CANARY, "data/secret/1.ans": CANARY})
 
 
-@pytest.mark.parametrize("place", ["data", "data/secret", "data/secret/1.in", "data/secret/1.ans"])
+@pytest.mark.parametrize(
+    ("make", "load", "place"),
+    [
+        *((polygon, load_polygon, place) for place in CASES["places"]["polygon"]),
+        *((icpc, load_icpc, place) for place in CASES["places"]["icpc"]),
+    ],
+)
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_a_link_or_pipe_in_an_icpc_package_is_refused(
-    tmp_path: Path, place: str, kind: str
+def test_a_link_or_pipe_in_a_package_is_refused(
+    tmp_path: Path,
+    make: Callable[[Path], Path],
+    load: Callable[[Path], dict[str, Any]],
+    place: str,
+    kind: str,
 ) -> None:
-    package = tmp_path / "package"
-    write(package, **{"data/secret/1.in": CANARY, "data/secret/1.ans": CANARY})
-    assert load_icpc(package)["cases"][0]["stdin"] == CANARY
+    package = make(tmp_path / "package")
+    assert load(package)["cases"]
     (package / place).rename(tmp_path / "outside")
-    if kind == "link":
-        os.symlink(tmp_path / "outside", package / place)
-    else:
-        os.mkfifo(package / place)
+    put(package, tmp_path / "outside", kind, place, "OUT")
     with in_time(), pytest.raises(ConfigurationError):
-        load_icpc(package)
+        load(package)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """Archives of tasks and Dockerfiles of somebody else write and read nothing outside of their folders."""
 
 import dataclasses
+import gzip
 import io
-import json
 import os
 import sys
 import tarfile
@@ -14,71 +14,61 @@ import pytest
 
 from sandboxkit import ConfigurationError, Image
 from sandboxkit.integrations.swe import _source, load_tasks
+from tests.data_here import beside
+from tests.strangers.layouts import member, tar
 from tests.strangers.tasks import SECONDS, in_time, link, put, write
 
 pytestmark = pytest.mark.usefixtures("task_cache")
 
 
-Tar = tarfile.TarFile
+CASES = beside(__file__)
 
 
-def member(
-    tar: Tar, name: str, kind: bytes = tarfile.REGTYPE, target: str = "", data: str = ""
-) -> None:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, target, len(data)
-    tar.addfile(info, io.BytesIO(data.encode()))
-
-
-def realpath_overflow(tar: Tar, outside: Path) -> None:
+def realpath_overflow(outside: Path) -> list[Any]:
     """Lead tarfile's data filter out, as in CVE-2025-4517."""
-    path, steps = "", "abcdefghijklmnop"
+    path, steps, members = "", "abcdefghijklmnop", list[Any]()
     for step in steps:
-        member(tar, os.path.join(path, "d" * 247), tarfile.DIRTYPE)
-        member(tar, os.path.join(path, step), tarfile.SYMTYPE, "d" * 247)
+        members.append(member(os.path.join(path, "d" * 247), tarfile.DIRTYPE))
+        members.append(member(os.path.join(path, step), tarfile.SYMTYPE, "d" * 247))
         path = os.path.join(path, "d" * 247)
     end = os.path.join("/".join(steps), "l" * 254)
-    member(tar, end, tarfile.SYMTYPE, "../" * len(steps))
-    member(tar, "escape", tarfile.SYMTYPE, f"{end}/{'../' * 16}{str(outside)[1:]}")
-    member(tar, "hard", tarfile.LNKTYPE, "escape/secret")
-    member(tar, "hard", data="overwritten")
+    return [
+        *members,
+        member(end, tarfile.SYMTYPE, "../" * len(steps)),
+        member("escape", tarfile.SYMTYPE, f"{end}/{'../' * 16}{str(outside)[1:]}"),
+        member("hard", tarfile.LNKTYPE, "escape/secret"),
+        (member("hard"), b"overwritten"),
+    ]
 
 
-def through(target: Callable[[Path], str]) -> Callable[[Tar, Path], None]:
-    def build(tar: Tar, outside: Path) -> None:
-        member(tar, "t/way", tarfile.SYMTYPE, target(outside))
-        member(tar, "t/way/secret", data="overwritten")
-
-    return build
+def through(target: str) -> list[Any]:
+    return [member("t/way", tarfile.SYMTYPE, target), (member("t/way/secret"), b"overwritten")]
 
 
-# Any: what JSON is.
-CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
-ARCHIVES: dict[str, Callable[[Tar, Path], None]] = {
+ARCHIVES: dict[str, Callable[[Path], list[Any]]] = {
     "realpath": realpath_overflow,
-    "through an absolute link": through(str),
-    "through a relative link": through(lambda outside: "../" * 40 + str(outside)[1:]),
-    "deep": lambda tar, outside: member(tar, "/".join("d" * 100)),
-    "long": lambda tar, outside: member(tar, "n" * 300),
+    "through an absolute link": lambda outside: through(str(outside)),
+    "through a relative link": lambda outside: through("../" * 40 + str(outside)[1:]),
+    "deep": lambda outside: [member("/".join("d" * 100))],
+    "long": lambda outside: [member("n" * 300)],
 }
 
 
-def fill(tar: Tar, outside: Path, kind: str) -> None:
-    """Write a hostile archive. OUT stands for the folder outside."""
+def hostile(outside: Path, kind: str) -> list[Any]:
+    """The members of a hostile archive. OUT stands for the folder outside."""
     if kind in ARCHIVES:
-        return ARCHIVES[kind](tar, outside)
+        return ARCHIVES[kind](outside)
     name, letters, target = (*CASES["archives"][kind], "REG", "")[:3]
-    member(tar, name, getattr(tarfile, f"{letters}TYPE"), target.replace("OUT", str(outside)))
+    return [member(name, getattr(tarfile, f"{letters}TYPE"), target.replace("OUT", str(outside)))]
 
 
 @pytest.mark.parametrize("kind", [*ARCHIVES, *CASES["archives"]])
 def test_a_hostile_archive_writes_and_reads_nothing_outside(
     tmp_path: Path, outside: Path, kind: str
 ) -> None:
-    with tarfile.open(tmp_path / "tasks.tar.gz", "w:gz") as tar:
-        if "linked tests" not in kind:
-            member(tar, "t/tests/test.sh", data="true")
-        fill(tar, outside, kind)
+    tests = [(member("t/tests/test.sh"), b"true")] if "linked tests" not in kind else []
+    archive = tar([*tests, *hostile(outside, kind)])
+    (tmp_path / "tasks.tar.gz").write_bytes(gzip.compress(archive))
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     with in_time(), pytest.raises(ConfigurationError):
         load_tasks(tmp_path / "tasks.tar.gz")
@@ -89,10 +79,8 @@ def test_a_hostile_archive_writes_and_reads_nothing_outside(
 def test_the_escape_is_real_with_the_data_filter_of_this_python(
     tmp_path: Path, outside: Path
 ) -> None:
-    with tarfile.open(tmp_path / "t.tar", "w") as tar:
-        realpath_overflow(tar, outside)
-    with tarfile.open(tmp_path / "t.tar") as tar:
-        tar.extractall(tmp_path / "into", filter="data")
+    with tarfile.open(fileobj=io.BytesIO(tar(realpath_overflow(outside)))) as archive:
+        archive.extractall(tmp_path / "into", filter="data")
     assert (outside / "secret").read_text() == "overwritten"
 
 
@@ -102,19 +90,12 @@ def test_bombs_are_refused_before_they_fill_the_disk(
     assert _source._LIMITS.max_files == 200_000
     monkeypatch.setattr(_source, "_LIMITS", dataclasses.replace(_source._LIMITS, max_files=1000))
 
-    def many(tar: Tar) -> None:
-        for number in range(1001):
-            member(tar, f"{number}", tarfile.SYMTYPE, "x")
-
-    def large(tar: Tar) -> None:
-        info = tarfile.TarInfo("large")
-        info.size = 5 << 30
-        tar.fileobj.write(info.tobuf())
-
-    for build in (many, large):
-        archive = tmp_path / f"{build.__name__}.tar.gz"
-        with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-            build(tar)
+    large = member("large")
+    large.size = 5 << 30
+    many = tar(member(f"{number}", tarfile.SYMTYPE, "x") for number in range(1001))
+    for name, content in (("many", many), ("large", large.tobuf())):
+        archive = tmp_path / f"{name}.tar.gz"
+        archive.write_bytes(gzip.compress(content, 1))
         with pytest.raises(ConfigurationError, match="not a readable"):
             load_tasks(archive)
     assert list((task_cache / "tasks").iterdir()) == []
@@ -128,14 +109,14 @@ def test_an_honest_archive_keeps_its_links_and_programs(tmp_path: Path) -> None:
     (seeds / "python").symlink_to("/usr/bin/python3")
     os.link(seeds / "v1" / "run.sh", seeds / "same")
     for mode, form in (("w:gz", tarfile.PAX_FORMAT), ("w", tarfile.GNU_FORMAT)):
-        with tarfile.open(tmp_path / f"{form}.tar.gz", mode, format=form) as tar:  # type: ignore[call-overload]  # a literal
-            tar.add(tmp_path / "src", "tasks")
-        made = load_tasks(tmp_path / f"{form}.tar.gz")["one"].seeds
-        assert made is not None
-        assert os.readlink(made / "latest") == "v1"
-        assert os.readlink(made / "python") == "/usr/bin/python3"
-        assert (made / "same").read_text() == "true"
-        assert os.access(made / "latest" / "run.sh", os.X_OK)
+        with tarfile.open(tmp_path / f"{form}.tar.gz", mode, format=form) as made:  # type: ignore[call-overload]  # a literal
+            made.add(tmp_path / "src", "tasks")
+        kept = load_tasks(tmp_path / f"{form}.tar.gz")["one"].seeds
+        assert kept is not None
+        assert os.readlink(kept / "latest") == "v1"
+        assert os.readlink(kept / "python") == "/usr/bin/python3"
+        assert (kept / "same").read_text() == "true"
+        assert os.access(kept / "latest" / "run.sh", os.X_OK)
 
 
 @pytest.mark.parametrize("line", CASES["contexts"])

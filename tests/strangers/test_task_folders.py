@@ -1,7 +1,6 @@
 """A fuzz of task folders: whatever is in them, nothing outside of them is shown."""
 
-import json
-import os
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,13 @@ from sandboxkit import ConfigurationError
 from sandboxkit.images import RegistryImage
 from sandboxkit.integrations.harbor import load_task as load_harbor
 from sandboxkit.integrations.swe import Task, load_task, load_tasks
-from tests.strangers.tasks import CANARY, in_time, packed, write
+from tests.data_here import beside
+from tests.strangers.tasks import CANARY, in_time, packed, put, write
 
 pytestmark = pytest.mark.usefixtures("task_cache")
 
 
-CASES: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text())
-SAMPLES = {name: st.sampled_from(values) for name, values in CASES.items()}
+SAMPLES = {name: st.sampled_from(values) for name, values in beside(__file__).items()}
 PATHS = st.lists(SAMPLES["names"], min_size=1, max_size=4).map("/".join)
 STEPS = st.lists(SAMPLES["steps"], min_size=1, max_size=6).map("/".join)
 TARGETS = st.one_of(PATHS, STEPS, SAMPLES["targets"])
@@ -38,24 +37,11 @@ def fill(folder: Path, outside: Path, entries: Entries) -> None:
     """Write what fits, as a task of somebody else: entries whose place is taken are left out."""
     write(folder)
     for kind, name, content in entries:
-        path, content = folder / name, content.replace("OUT", str(outside))
+        path = folder / name
         # A link of an earlier entry may not be followed here, or this test would write outside.
-        if any(parent.is_symlink() for parent in [path, *path.parents]):
-            continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if kind != "folder" and not path.is_dir():
-                path.unlink(missing_ok=True)
-            if kind == "file":
-                path.write_text(content, "utf-8", "surrogateescape")
-            elif kind == "link":
-                path.symlink_to(content)
-            elif kind == "pipe":
-                os.mkfifo(path)
-            else:
-                path.mkdir()
-        except OSError:
-            continue
+        if not any(parent.is_symlink() for parent in [path, *path.parents]):
+            with contextlib.suppress(OSError):
+                put(folder, outside, kind, name, content)
 
 
 def attack(entries: Entries) -> None:

@@ -1,12 +1,8 @@
 """Tasks of somebody else: their folders, images and rows reach nothing of this machine but themselves."""
 
 import dataclasses
-import json
 import os
-import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,10 +11,10 @@ from sandboxkit.images import RegistryImage, image_on
 from sandboxkit.integrations.harbor import load_task as load_harbor
 from sandboxkit.integrations.swe import SweEnv, load_task, load_tasks
 from sandboxkit.integrations.swe._grading import make_sandbox
+from tests.data_here import beside
 from tests.strangers.tasks import CANARY, in_time, link, packed, put, write
 
-# Any: what JSON is.
-CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+CASES = beside(__file__)
 
 pytestmark = pytest.mark.usefixtures("task_cache")
 
@@ -56,10 +52,7 @@ def test_from_names_an_image_of_a_registry(tmp_path: Path, base: str) -> None:
         Image.from_dockerfile(tmp_path / "Dockerfile")
 
 
-@pytest.mark.parametrize(
-    ("image", "on_local", "on_docker"),
-    CASES["names"],
-)
+@pytest.mark.parametrize(("image", "on_local", "on_docker"), CASES["names"])
 def test_a_name_of_a_registry_is_no_path_and_no_image_id_anywhere(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -88,62 +81,22 @@ def test_on_local_a_task_s_image_is_pulled_and_the_caller_s_own_is_a_folder(tmp_
         assert make_sandbox(session, own).spec.image == str(tmp_path / "home")
 
 
-def bound(folder: Path, outside: Path) -> None:
-    (folder / "environment" / "seeds").mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as server:
-        here = os.getcwd()
-        os.chdir(folder / "environment" / "seeds")
-        try:
-            server.bind("s")
-        finally:
-            os.chdir(here)
-
-
-def deep(folder: Path, outside: Path) -> None:
-    (folder / "environment/seeds" / "/".join("d" * 70)).mkdir(parents=True)
-
-
-def sparse(folder: Path, outside: Path) -> None:
-    (folder / "environment" / "seeds").mkdir(parents=True)
-    with (folder / "environment" / "seeds" / "big").open("wb") as file:
-        file.truncate(1 << 40)
-
-
-def long_text(folder: Path, outside: Path) -> None:
-    with (folder / "instruction.md").open("wb") as file:
-        file.truncate(1 << 40)
-
-
-HOSTILE: dict[str, Callable[[Path, Path], object]] = {
-    "a socket in seeds": bound,
-    "a deep folder": deep,
-    "a terabyte": sparse,
-    "a terabyte of text": long_text,
-    "nested TOML": lambda folder, outside: write(folder, **{"task.toml": "a = " + "[" * 100_000}),
-    "a large number": lambda folder, outside: write(
-        folder, **{"task.toml": f"[sandboxkit]\nsetup_timeout = {'9' * 400}"}
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", [*HOSTILE, *CASES["hostile"]])
+@pytest.mark.parametrize("kind", CASES["hostile"])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a collection"])
 def test_a_hostile_folder_is_refused_by_its_name(
     tmp_path: Path, outside: Path, kind: str, alone: bool
 ) -> None:
     folder = write(tmp_path / "tasks" / "one")
-    for entry in CASES["hostile"].get(kind, ()):
+    for entry in CASES["hostile"][kind]:
         put(folder, outside, *entry)
-    if kind in HOSTILE:
-        HOSTILE[kind](folder, outside)
     with in_time(), pytest.raises(ConfigurationError, match=r"one|no folder") as refused:
         load_tasks(folder if alone else folder.parent)
     assert CANARY not in str(refused.value)
 
 
-@pytest.mark.parametrize(("kind", "line"), CASES["harbor"].items(), ids=CASES["harbor"])
+@pytest.mark.parametrize("kind", CASES["harbor"])
 def test_a_task_of_harbor_gets_no_network_and_no_variable_by_its_own_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, line: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", CANARY)
     toml = f'[environment]\ndocker_image = "debian:12"\n{CASES["harbor"][kind]}\n'

@@ -45,11 +45,13 @@ def session(provider: str) -> Iterator[Session]:
         yield session
 
 
-def make(folder: Path, test: str = TEST, *, in_place: bool = False) -> Task:
+def make(folder: Path, test: str = TEST, *, in_place: bool = False, seconds: int = 12) -> Task:
     (folder / "tests").mkdir()
     (folder / "instruction.md").write_text("write add.py")
     (folder / "tests" / "test.sh").write_text(test)
-    settings = f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = 12\n"
+    settings = (
+        f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = {seconds}\n"
+    )
     (folder / "task.toml").write_text(settings)
     return load_task(folder)
 
@@ -84,7 +86,7 @@ async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: 
 @pytest.mark.parametrize("provider", FRESH)
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> None:
-    verdict = await cheat(session, make(tmp_path), SCRIPTS[name])
+    verdict = await cheat(session, make(tmp_path, seconds=5), SCRIPTS[name])
     assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
 
 
@@ -93,7 +95,7 @@ async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> N
 async def test_no_cheat_passes_in_place(
     session: Session, tmp_path: Path, name: str, provider: str
 ) -> None:
-    verdict = await cheat(session, make(tmp_path, in_place=True), SCRIPTS[name])
+    verdict = await cheat(session, make(tmp_path, in_place=True, seconds=5), SCRIPTS[name])
     assert verdict.trust == "shared"  # says it also of those that pass
     if name not in NOT_PROMISED_IN_PLACE[provider]:
         assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
@@ -126,8 +128,7 @@ async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
 
 @pytest.mark.parametrize("provider", ["local"])
 @pytest.mark.parametrize(
-    ("test", "outcome", "score"),
-    json.loads(Path(__file__).with_suffix(".json").read_text()),
+    ("test", "outcome", "score"), json.loads(Path(__file__).with_suffix(".json").read_text())
 )
 async def test_the_exit_status_and_the_reward_agree(
     session: Session, tmp_path: Path, test: str, outcome: str, score: float

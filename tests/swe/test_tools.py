@@ -226,10 +226,7 @@ async def test_a_folder_is_shown_two_levels_deep_without_what_is_hidden(tools: T
     assert "(1 hidden entries)" in await edit(tools, command="view", path="/workspace")
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "says"),
-    CASES["mistakes"],
-)
+@pytest.mark.parametrize(("name", "arguments", "says"), CASES["mistakes"])
 async def test_a_mistake_is_answered_with_what_to_do(
     tools: Toolbox, name: str, arguments: str, says: str
 ) -> None:

@@ -17,26 +17,17 @@ from sandboxkit.integrations.rewards import (
     Verdict,
     grading_session,
 )
-from sandboxkit.integrations.rewards.doctor import (
-    check,
-    check_beforehand,
-    line_about,
-    summary,
-)
+from sandboxkit.integrations.rewards.doctor import check, check_beforehand, line_about, summary
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
+from tests.data_here import beside
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.anyio]
 
+GIVEN = beside(__file__)
+VECTOR, PRICE, BODIES = GIVEN["vector"], GIVEN["price"], GIVEN["bodies"]
 ADD = "def add(a, b):\n    return a + b\n"
 GOOD = {"test_list": ["assert add(1, 2) == 3", "assert add(5, 5) == 10", "assert add(-1, 1) == 0"]}
-VECTOR = """
-class V:
-    def __init__(self, x):
-        self.x = x
-    def __mul__(self, k):
-        return V(self.x * k)
-"""
 
 
 def module(name: str, *body: str) -> dict[str, Any]:
@@ -67,43 +58,22 @@ def test_a_good_task_is_fine() -> None:
     assert (report.mutants, report.survivors) == (2, 0)
 
 
-def test_tests_that_compare_a_submission_with_itself_are_cheated_by_constants() -> None:
-    report = checked(module("add", "assert add(1, 2) == add(2, 1)"))
+@pytest.mark.parametrize("name", BODIES)
+def test_weak_tests_are_cheated_and_that_is_named(name: str) -> None:
+    body = BODIES[name]
+    report = checked(module(body.get("function", "add"), *body["lines"]), body.get("code", ADD))
     assert report.status == "bought"
-    found = {finding.what: finding.remedy for finding in report.findings}
-    assert "a literal value" in found["always returns None"]
+    assert {*body.get("cheats", ())} <= {finding.what for finding in report.findings}
+    assert {*body.get("kinds", ())} <= kinds(report)
     assert report.shape == "judge"
-
-
-def test_tests_of_the_length_alone_are_cheated_and_weak() -> None:
-    reference = "def double(xs):\n    return [2 * x for x in xs]\n"
-    report = checked(module("double", "assert len(double([1, 2])) == 2"), reference)
-    assert report.status == "bought"
-    assert "returns its argument" in {finding.what for finding in report.findings}
-    assert "weak" in kinds(report)
-
-
-def test_tests_without_assertions_or_of_errors_alone_are_cheated() -> None:
-    assert checked(module("add", "add(1, 2)")).status == "bought"
-    reference = "def age(n):\n    if n < 0:\n        raise ValueError(n)\n    return n\n"
-    body = ("try:", "    age(-1)", "    assert False", "except ValueError:", "    pass")
-    found = [finding.what for finding in checked(module("age", *body), reference).findings]
-    assert "always raises ValueError" in found
+    remedies = " ".join(finding.remedy for finding in report.findings)
+    assert body.get("remedy", "") in remedies
 
 
 def test_tests_of_one_branch_are_weak_and_name_the_changed_lines() -> None:
-    reference = """
-def price(n, member):
-    if member:
-        n = n * 9 // 10
-        n = n - 1
-        n = max(n, 3)
-    return n * 2 + 1
-"""
-    lines = ["assert price(1, False) == 3", "assert price(4, False) == 9"]
-    report = checked({"test_list": lines}, reference)
+    report = checked({"test_list": PRICE["lines"]}, PRICE["code"])
     assert report.status == "weak"
-    assert "n = n * 9 // 10  ->  n = n * 9 // 11" in {each.what for each in report.findings}
+    assert PRICE["change"] in {each.what for each in report.findings}
     assert report.survivors > report.mutants / 3
 
 
@@ -133,8 +103,7 @@ def test_a_task_that_cannot_be_graded_is_refused_with_the_remedy() -> None:
 class Once:
     """A grader that passes the first submission alone, as tests may that depend on chance."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    asked = 0
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         self.asked += 1
@@ -153,10 +122,8 @@ def test_programs_are_checked_too() -> None:
     reference = "print(int(input()) * 2)\n"
     cases = [{"stdin": "2", "stdout": "4"}, {"stdin": "3", "stdout": "6"}]
     assert checked({"cases": cases}, reference).status == "fine"
-    report = checked({"cases": cases[:1]}, reference)
-    assert "a program that always prints the first expected output" in {
-        finding.what for finding in report.findings
-    }
+    found = {finding.what for finding in checked({"cases": cases[:1]}, reference).findings}
+    assert "a program that always prints the first expected output" in found
 
 
 def test_a_grader_that_trusts_the_exit_status_is_cheated() -> None:
@@ -179,53 +146,37 @@ class Hangs:
         raise AssertionError("unreachable")
 
 
-def test_a_failure_of_the_infrastructure_is_unknown_and_nothing_else() -> None:
-    async def run() -> TaskReport:
-        async with Session(Down()) as session:
-            return await HostCompare().check(session, GOOD, ADD)
-
-    report = asyncio.run(run())
+async def test_a_failure_of_the_infrastructure_is_unknown_and_stops_no_training() -> None:
+    async with Session(Down()) as session:
+        report = await HostCompare().check(session, GOOD, ADD)
+        tasks = [{"code": ADD, **GOOD}]
+        reports = await check_beforehand(session, HostCompare(), tasks, "raise", seconds=20)
     assert report.status == "unknown"
     assert "no answer" in report.findings[0].what
+    assert summary(reports) == "1 task: 1 unknown"
 
 
-def test_a_check_is_over_in_time() -> None:
-    async def run() -> TaskReport:
-        async with Session(FakeProvider()) as session:
-            return await check(session, Hangs(), GOOD, ADD, seconds=0.1)
-
+async def test_a_check_is_over_in_time() -> None:
     begun = time.monotonic()
-    report = asyncio.run(run())
+    async with Session(FakeProvider()) as session:
+        report = await check(session, Hangs(), GOOD, ADD, seconds=0.1)
     assert time.monotonic() - begun < 30
     assert (report.status, kinds(report)) == ("unknown", {"unknown"})
 
 
-def beforehand(tasks: list[dict[str, Any]], what: Any) -> list[TaskReport]:
-    async def run() -> list[TaskReport]:
+async def test_before_training_a_few_tasks_with_references_are_checked_once() -> None:
+    async def beforehand(tasks: list[dict[str, Any]], what: Any) -> list[TaskReport]:
         async with grading_session(HostCompare(), "local", pool=2) as session:
             return await check_beforehand(session, HostCompare(), tasks, what)
 
-    return asyncio.run(run())
-
-
-def test_before_training_a_few_tasks_with_references_are_checked_once() -> None:
     bad = {"task_id": "bad", "code": ADD, "test_list": ["assert add(1, 2) == 4"]}
     good = {"task_id": "good", "code": ADD, **GOOD}
     without = {"task_id": "without", **GOOD}
-    assert beforehand([without], "raise") == []
-    assert beforehand([bad, good], "off") == []
-    reports = beforehand([without, good, good, bad], "warn")
+    assert await beforehand([without], "raise") == []
+    assert await beforehand([bad, good], "off") == []
+    reports = await beforehand([without, good, good, bad], "warn")
     assert {report.name: report.status for report in reports} == {"good": "fine", "bad": "refused"}
     line = line_about(reports)
     assert "2 tasks: 1 fine, 1 refused; bad is refused: failed: add(1, 2) does not have" in line
     with pytest.raises(ConfigurationError, match="bad is refused"):
-        beforehand([good, bad], "raise")
-
-
-def test_before_training_a_failure_of_the_infrastructure_stops_nothing() -> None:
-    async def run() -> list[TaskReport]:
-        async with Session(Down()) as session:
-            tasks = [{"code": ADD, **GOOD}]
-            return await check_beforehand(session, HostCompare(), tasks, "raise", seconds=20)
-
-    assert summary(asyncio.run(run())) == "1 task: 1 unknown"
+        await beforehand([good, bad], "raise")

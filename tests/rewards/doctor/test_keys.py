@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +10,13 @@ from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import ExitCode, Grader, HostCompare, PassRate
 from sandboxkit.integrations.rewards._task import checked, comparison_of
 from sandboxkit.testing import FakeProvider
+from tests.data_here import beside
 from tests.rewards.conftest import grade_all
-from tests.rewards.humaneval_shaped import PROBLEMS
+from tests.rewards.corpus import DATA, of_folder
 
 LINES = ["assert f(1) == 2", "assert f(2) == 3", "assert f(5) == 6"]
+KEYS = beside(__file__)
+"""What is refused: columns, tasks and cases, each with what the message names."""
 CASES = [{"args": [1], "expected": 2}]
 ROW = {"test_list": LINES}
 CASE_ROW = {"entry_point": "f", "cases": CASES}
@@ -34,24 +36,7 @@ def refusal(grader: Grader, task: dict[str, Any]) -> str:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "remedy"),
-    [
-        ("rel_tool", 1e-6, "rel_tol"),
-        ("tests_list", LINES, "test_list"),
-        ("testList", LINES, "test_list"),
-        ("entrypoint", "f", "entry_point"),
-        ("promt", "Write f", "prompt"),
-        ("operator", ["V"], "operators"),
-        ("language", "cpp", "python"),
-        ("lang", "cpp", "language"),
-        ("time_limit", 2, "limits"),
-        ("timeout", 2, "limits"),
-        ("tolerance", 0.1, "rel_tol"),
-        ("test_imports", ["import math"], "test_setup_code"),
-        ("test_cases", [[1, 2]], "cases"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "remedy"), KEYS["mistyped"])
 def test_a_key_that_is_mistyped_or_of_another_grader_is_refused_with_a_remedy(
     column: str, value: Any, remedy: str
 ) -> None:
@@ -61,44 +46,13 @@ def test_a_key_that_is_mistyped_or_of_another_grader_is_refused_with_a_remedy(
 
 
 @pytest.mark.parametrize(
-    ("task", "named"),
-    [
-        ({"cases": {"args": [1]}}, "cases="),
-        ({"test_list": "assert f(1) == 2"}, "test_list="),
-        ({"test_list": [b"assert f(1) == 2"]}, "test_list="),
-        ({**ROW, "test_setup_code": ["import math"]}, "test_setup_code="),
-        ({**ROW, "operators": "Vector"}, "operators="),
-        ({**ROW, "classes": ["not a name"]}, "classes="),
-        ({**ROW, "in_place": "yes"}, "in_place="),
-        ({**ROW, "trust": "share"}, "trust="),
-        ({**ROW, "rel_tol": 0.1}, "rel_tol="),
-        ({**CASE_ROW, "strict": "no"}, "strict="),
-        ({**CASE_ROW, "rel_tol": "1e-6"}, "rel_tol="),
-        ({**CASE_ROW, "abs_tol": -1}, "abs_tol="),
-        ({**CASE_ROW, "classes": ["V"]}, "classes="),
-        ({"entry_point": ["f"], "cases": CASES}, "entry_point="),
-        ({"test": "def check(candidate): pass"}, "test="),
-    ],
+    ("task", "named"), [*KEYS["invalid"], ({"test_list": [b"assert f(1) == 2"]}, "test_list=")]
 )
 def test_an_invalid_or_useless_value_is_refused(task: dict[str, Any], named: str) -> None:
     assert named in refusal(HostCompare(), task)
 
 
-@pytest.mark.parametrize(
-    ("case", "named"),
-    [
-        ({"args": [1], "expected": 2, "tol": 0.1}, "'tol'"),
-        ({"input": "1", "output": "2"}, "stdin"),
-        ({"arg": [1], "expected": 2}, "'args'"),
-        ({"args": 1, "expected": 2}, "args=1"),
-        ({"args": [1], "kwargs": [2], "expected": 2}, "kwargs="),
-        ({"args": [1]}, "expected"),
-        ({"stdin": "1"}, "stdout"),
-        ({"stdin": 1, "stdout": "2"}, "stdin=1"),
-        ({"args": [1], "expected": 2, "rel_tol": -1}, "rel_tol=-1"),
-        ([1, 2], "list"),
-    ],
-)
+@pytest.mark.parametrize(("case", "named"), KEYS["cases"])
 def test_within_a_case_every_unknown_key_is_refused(case: Any, named: str) -> None:
     message = refusal(HostCompare(), {"entry_point": "f", "cases": [*CASES, case]})
     assert "case 2" in message
@@ -108,13 +62,14 @@ def test_within_a_case_every_unknown_key_is_refused(case: Any, named: str) -> No
 @pytest.mark.parametrize("grader", [ExitCode(), PassRate()])
 def test_the_other_graders_refuse_keys_that_they_ignore(grader: Grader) -> None:
     assert "test_list" in refusal(grader, {"tests_list": LINES})
+    assert refusal(grader, {})
     assert type(grader).__name__ in refusal(grader, {**ROW, **CASE_ROW})
 
 
 def test_columns_of_known_data_sets_are_accepted() -> None:
-    mbpp = Path(__file__).parents[1] / "data" / "mbpp_500.jsonl"
-    rows = [json.loads(line) for line in mbpp.read_text().splitlines()]
-    rows += [problem.row for problem in PROBLEMS]
+    lines = (DATA / "mbpp_500.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    rows += [problem.row for problem in of_folder("humaneval_shaped")]
     rows.append({**ROW, "text": "Write f", "code": "", "challenge_test_list": [], "task_id": 7})
     rows.append({**ROW, "source_file": "a", "prompt": "Write f", "test_imports": []})
     rows.append({**ROW, "difficulty": "easy", "name": "f", "tags": ["a"], "language": "Python"})

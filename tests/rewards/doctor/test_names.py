@@ -5,34 +5,10 @@ import ast
 from sandboxkit.integrations.rewards.doctor._cheats import cheats
 from sandboxkit.integrations.rewards.doctor._names import names_of
 from sandboxkit.integrations.rewards.doctor._reference import reference_of
+from tests.data_here import beside
 
-BANK = """
-class Insufficient(Exception): pass
-class Account:
-    def __init__(self): self.held = 0
-    def withdraw(self, n):
-        if n > self.held: raise Insufficient(n)
-        self.held -= n
-def opened(): return Account()
-"""
-TESTS = """
-from math import isclose
-import solution
-from solution import Account, Insufficient
-
-def oracle(n):
-    return sorted([n])
-
-def test_it():
-    account = solution.opened()
-    try:
-        account.withdraw(3)
-        assert False
-    except Insufficient:
-        pass
-    assert isclose(Account().held, 0)
-    assert all(oracle(2)) and account.held == 0
-"""
+GIVEN = beside(__file__)
+BANK, TESTS = GIVEN["bank"], GIVEN["tests"]
 
 
 def test_names_are_distinguished_from_helpers_classes_and_exceptions() -> None:
@@ -57,31 +33,11 @@ def test_lines_and_cases_have_names_and_a_first_answer() -> None:
 def test_all_known_classes_of_cheats_are_generated() -> None:
     names = names_of({"tests": TESTS}, BANK)
     made = {each.name: each.code for each in cheats(names, BANK)}
-    for name in (
-        "an empty submission",
-        "os._exit(0) when it is loaded",
-        "sys.exit(0) when it is called",
-        "always returns None",
-        "always returns the first expected value",
-        "always returns an empty iterator",
-        "returns its argument",
-        "clears its arguments and returns 0",
-        "an object whose value changes with each operation",
-        "an object that equals everything",
-        "a class without state whose methods return None",
-        "always raises Insufficient",
-        "its exceptions are AssertionError, and it raises none",
-        "its exceptions are Exception, and it raises none",
-        "replaces the names that the tests use",
-    ):
-        assert name in made
+    assert {*GIVEN["cheats"]} <= made.keys()
     for code in made.values():
         ast.parse(code)
-    assert (
-        made["its exceptions are AssertionError, and it raises none"]
-        .rstrip()
-        .endswith("Insufficient = AssertionError")
-    )
+    last = made["its exceptions are AssertionError, and it raises none"].rstrip()
+    assert last.endswith("Insufficient = AssertionError")
     assert "isclose = yes" in made["replaces the names that the tests use"]
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sandboxkit.integrations.rewards import Verdict
@@ -14,6 +15,7 @@ from tests.docker_here import require_docker
 from tests.local_here import require_local
 from tests.rewards import conftest
 
+DATA = Path(__file__).with_name("data")
 LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
 LANGUAGES_ROOT = os.environ.get("SANDBOXKIT_LANGUAGES_ROOT")
 _WHERE_CI_RUNS = frozenset(("gcc", "g++"))

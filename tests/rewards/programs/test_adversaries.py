@@ -9,14 +9,15 @@ from sandboxkit.integrations import rewards
 from sandboxkit.integrations.rewards import Limits, Outcome
 from sandboxkit.integrations.rewards.programs import Program
 from tests.rewards.corpus import read
-from tests.rewards.programs.conftest import grade_all, options_for
+from tests.rewards.programs.conftest import DATA, grade_all, options_for
 
-DATA = Path(__file__).with_name("data")
 CHEATS, HONEST = read(DATA / "cheats.toml"), read(DATA / "honest.toml")
 """The cases of the task, and programs by language and name."""
-_LIMITS = Limits(timeout=1, wall=3, memory_mb=512, output_limit=1 << 20)
+_LIMITS = Limits(timeout=1, wall=2, memory_mb=512, output_limit=1 << 20)
 _GRADER = Program(limits=_LIMITS, compile_limits=Limits(timeout=5))
 _LANGUAGES = ("python", "c", "cpp17")
+_EVERY = 3
+"""Of the programs one in so many is graded on docker as well, by the same grader."""
 
 
 @pytest.mark.parametrize("language", _LANGUAGES)
@@ -24,6 +25,7 @@ def test_no_cheat_is_accepted_or_masked(provider: str, language: str) -> None:
     options = options_for(provider, language)
     task = {"cases": CHEATS["cases"], "language": language}
     todo = [(name, code, task) for name, code in CHEATS[language].items()]
+    todo = todo if provider == "local" else todo[::_EVERY]
     verdicts = grade_all(provider, _GRADER, todo, **options)
     assert {name: verdict for name, verdict in verdicts.items() if verdict.reward != 0} == {}
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
@@ -35,6 +37,7 @@ def test_every_odd_honest_program_is_accepted(provider: str, language: str) -> N
     grader = dataclasses.replace(_GRADER, limits=dataclasses.replace(_LIMITS, timeout=5, wall=25))
     task = {"cases": HONEST["cases"], "language": language}
     todo = [(name, code, task) for name, code in HONEST[language].items()]
+    todo = todo if provider == "local" else todo[::_EVERY]
     verdicts = grade_all(provider, grader, todo, **options)
     wrong = {name: each for name, each in verdicts.items() if each.outcome is not Outcome.PASSED}
     assert wrong == {}

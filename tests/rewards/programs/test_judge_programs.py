@@ -1,7 +1,6 @@
 """Checkers and interactors of a task run in sandboxes without a submission, and are blamed rightly."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,11 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Limits, Verdict
 from sandboxkit.integrations.rewards.programs import JudgeProgram, Language, Program
 from tests.rewards.corpus import read
-from tests.rewards.programs.conftest import grade, grade_all, options_for
+from tests.rewards.programs.conftest import DATA, grade, grade_all, options_for
 
-DATA = read(Path(__file__).with_name("data") / "judges.toml")
-JUDGES = {name: JudgeProgram(**fields) for name, fields in DATA["judges"].items()}
-CHECKED, PLAYED, SILENT = DATA["checked"], DATA["played"], DATA["silent"]
+GIVEN = read(DATA / "judges.toml")
+JUDGES = {name: JudgeProgram(**fields) for name, fields in GIVEN["judges"].items()}
+CHECKED, PLAYED, SILENT = GIVEN["checked"], GIVEN["played"], GIVEN["silent"]
 REWARDS = {"passed": 1, "infra_error": None}
 """Of these outcomes; of all others it is 0."""
 SUMS = {"cases": [{"stdin": f"{n}\n", "stdout": f"1 {n - 1}\n"} for n in (5, 9)]}

@@ -6,14 +6,15 @@ import json
 import os
 import pickle
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards import programs
 from sandboxkit.integrations.rewards.programs import (
+    Answer,
     JudgeProgram,
     Program,
     load_apps,
@@ -23,8 +24,11 @@ from sandboxkit.integrations.rewards.programs import (
     load_polygon,
     load_taco,
 )
-from tests.rewards.programs.conftest import grade_all, options_for
+from sandboxkit.integrations.rewards.programs._problem import problem_of
+from tests.rewards.corpus import read
+from tests.rewards.programs.conftest import DATA, grade_all, options_for
 
+GIVEN = read(DATA / "loaders.toml")
 DOUBLE = "print(2 * int(input()))"
 PAIRS = [("1\n", "2\n"), ("21\n", "42\n")]
 TESTS = {"input": [a for a, _ in PAIRS], "output": [b for _, b in PAIRS]}
@@ -48,17 +52,8 @@ def _polygon(root: Path) -> None:
         (root / f"tests/{number:02d}").write_text(stdin)
         (root / f"tests/{number:02d}.a").write_text(stdout)
     (root / "files").mkdir()
-    (root / "files/check.py").write_text(
-        "import sys\nsys.exit(open(sys.argv[2]).read().split() != open(sys.argv[3]).read().split())"
-    )
-    (root / "problem.xml").write_text(
-        """<problem><judging><testset name="tests"><time-limit>1500</time-limit>
-        <memory-limit>268435456</memory-limit><test-count>2</test-count>
-        <input-path-pattern>tests/%02d</input-path-pattern>
-        <answer-path-pattern>tests/%02d.a</answer-path-pattern></testset></judging>
-        <assets><checker type="testlib"><source path="files/check.py" type="python.3"/></checker>
-        </assets></problem>"""
-    )
+    (root / "files/check.py").write_text(GIVEN["check"])
+    (root / "problem.xml").write_text(GIVEN["polygon"])
 
 
 def _icpc(root: Path) -> None:
@@ -66,20 +61,15 @@ def _icpc(root: Path) -> None:
         (root / "data" / folder).mkdir(parents=True)
         (root / "data" / folder / "1.in").write_text(stdin)
         (root / "data" / folder / "1.ans").write_text(stdout)
-    (root / "problem.yaml").write_text(
-        "name: Double\nlimits:\n  time_limit: 2\n  memory: 512  # MiB\nvalidator_flags: case_sensitive\n"
-    )
-
-
-def _written(write: Callable[[Path], None], load: Callable[[Path], Any], root: Path) -> Any:
-    root.mkdir()
-    write(root)
-    return load(root)
+    (root / "problem.yaml").write_text(GIVEN["icpc"])
 
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, Any]:
     """One task of each layout, from generated samples."""
+    for name, write in (("polygon", _polygon), ("icpc", _icpc)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name)
     return {
         "live_code_bench": load_live_code_bench(
             {
@@ -107,8 +97,8 @@ def tasks(tmp_path: Path) -> dict[str, Any]:
         "apps": load_apps(
             {"input_output": json.dumps({"inputs": [["1", ""], "21"], "outputs": ["2", ["42"]]})}
         ),
-        "polygon": _written(_polygon, load_polygon, tmp_path / "polygon"),
-        "icpc": _written(_icpc, load_icpc, tmp_path / "icpc"),
+        "polygon": load_polygon(tmp_path / "polygon"),
+        "icpc": load_icpc(tmp_path / "icpc"),
     }
 
 
@@ -149,30 +139,10 @@ def test_a_hostile_pickle_is_refused() -> None:
     assert not os.path.exists("/tmp/unpickled")
 
 
-@pytest.mark.parametrize(
-    ("load", "row", "words"),
-    [
-        (load_live_code_bench, {}, "no list of objects"),
-        (load_live_code_bench, {"public_test_cases": "[1]"}, "no list of objects"),
-        (load_live_code_bench, {"public_test_cases": "!"}, "cannot be read"),
-        (
-            load_live_code_bench,
-            {"public_test_cases": [{"input": "", "output": "", "testtype": "functional"}]},
-            "HostCompare",
-        ),
-        (load_code_contests, {}, "no cases"),
-        (load_code_contests, {"public_tests": {"input": ["1"], "output": []}}, "of equal length"),
-        (load_taco, {"input_output": "{"}, "cannot be read"),
-        (load_taco, {"input_output": "[]"}, "no object"),
-        (load_taco, {"input_output": '{"fn_name": "f"}'}, "HostCompare"),
-        (load_apps, {"input_output": '{"inputs": [], "outputs": []}'}, "no cases"),
-    ],
-)
-def test_a_row_of_another_shape_is_named(
-    load: Callable[[Any], Any], row: dict[str, Any], words: str
-) -> None:
+@pytest.mark.parametrize(("load", "row", "words"), GIVEN["wrong"])
+def test_a_row_of_another_shape_is_named(load: str, row: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        load(row)
+        getattr(programs, load)(row)
 
 
 def test_a_package_without_its_files_is_named(tmp_path: Path) -> None:
@@ -203,9 +173,6 @@ def test_a_validator_of_icpcs_own_protocol_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_flags_of_icpcs_validator(tmp_path: Path, flags: str, output: str, right: bool) -> None:
-    from sandboxkit.integrations.rewards.programs import Answer
-    from sandboxkit.integrations.rewards.programs._problem import problem_of
-
     _icpc(tmp_path)
     (tmp_path / "problem.yaml").write_text(f"validator_flags: {flags}\n")
     checker = problem_of(load_icpc(tmp_path), "c").checker

@@ -11,45 +11,26 @@ from sandboxkit.integrations.rewards import Limits, Outcome, grading_session
 from sandboxkit.integrations.rewards.programs import Program
 from sandboxkit.providers.local import _cgroup
 from tests.components import lack, without_control_group
-from tests.rewards.programs.conftest import grade, grade_all, options_for
+from tests.rewards.corpus import read
+from tests.rewards.programs.conftest import DATA, grade, grade_all, options_for
 
 DOUBLE = {"cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in (1, 7, 20)]}
-PYTHON = {
-    "right": ("print(2 * int(input()))", Outcome.PASSED),
-    "wrong": ("print(3 * int(input()))", Outcome.FAILED),
-    "raises": ("print(1 / 0)", Outcome.RUNTIME_ERROR),
-    "exits": ("print(2 * int(input())); raise SystemExit(3)", Outcome.RUNTIME_ERROR),
-    "aborts": ("import os; os.abort()", Outcome.RUNTIME_ERROR),
-    "kills itself": ("import os; os.kill(os.getpid(), 9)", Outcome.RUNTIME_ERROR),
-    "loops": ("while True: pass", Outcome.TIMEOUT),
-    "floods": ("while True: print('x' * 9999)", Outcome.TRUNCATED),
-    "eats": ("x = []\nwhile True: x.append('x' * 10**6)", Outcome.OOM),
-    "forks and eats time": (
-        "import os\nfor _ in range(3): os.fork()\nwhile True: pass",
-        Outcome.TIMEOUT,
-    ),
-}
+GIVEN = read(DATA / "endings.toml")
+PROGRAMS = GIVEN["outcomes"]
+"""Programs, how each ends, and a word of the verdict's detail."""
 
 
 def test_outcomes_are_told_apart(provider: str) -> None:
     options = options_for(provider, "python")
     grader = Program("python", limits=Limits(timeout=1, memory_mb=256, output_limit=1 << 20))
-    todo = [(name, code, DOUBLE) for name, (code, _) in PYTHON.items()]
+    todo = [(name, each["code"], DOUBLE) for name, each in PROGRAMS.items()]
     verdicts = grade_all(provider, grader, todo, **options)
     found = {name: verdict.outcome for name, verdict in verdicts.items()}
-    assert found == {name: outcome for name, (_, outcome) in PYTHON.items()}, verdicts
+    assert found == {name: each["outcome"] for name, each in PROGRAMS.items()}, verdicts
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
-    assert verdicts["right"].reward == 1
-    assert {verdict.reward for name, verdict in verdicts.items() if name != "right"} == {0}
-
-
-def test_a_runtime_error_names_the_signal_or_the_last_line(provider: str) -> None:
-    options = options_for(provider, "python")
-    todo = [(name, PYTHON[name][0], DOUBLE) for name in ("raises", "aborts", "kills itself")]
-    verdicts = grade_all(provider, Program("python"), todo, **options)
-    assert "ZeroDivisionError" in verdicts["raises"].detail
-    assert "SIGABRT" in verdicts["aborts"].detail
-    assert "SIGKILL" in verdicts["kills itself"].detail
+    for name, verdict in verdicts.items():
+        assert verdict.reward == (name == "right")
+        assert PROGRAMS[name].get("detail", "") in verdict.detail
 
 
 def test_a_compile_error_has_the_compilers_words(provider: str) -> None:
@@ -89,32 +70,9 @@ def test_partial_is_the_weighted_share(provider: str) -> None:
     assert len(verdict.parts) == 3
 
 
-ENDS = {
-    3: "print(6)",
-    4: "raise SystemExit(126)",
-    5: "raise SystemExit(152)",
-    6: "os.kill(os.getpid(), 9)",
-    7: "print(7)",
-    8: "os.write(1, b'16\\n' + b' ' * 300_000)",
-    9: "uncounted()",
-    10: "print(20)",
-    11: "print(22); sys.exit(1)",
-    12: "print(24)",
-}
+ENDS = {number: code for number, code, _ in GIVEN["by_input"]}
 """What a program does with each input, whose double it should print."""
-ENDING = f"""import os, signal, sys, time
-def uncounted():
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then adds up no CPU time of children
-    for _ in range(2):
-        if os.fork() == 0:
-            while time.process_time() < 0.7: pass
-            os._exit(0)
-    try:
-        while True: os.wait()
-    except ChildProcessError:
-        print(18)
-exec({ENDS}[int(input())])
-"""
+ENDING = GIVEN["program"].replace("@ENDS@", repr(ENDS))
 
 
 def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provider: str) -> None:
@@ -127,8 +85,7 @@ def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provi
         grade(provider, grader, ENDING, {"cases": cases}, in_turn=in_turn, **options)
         for in_turn in (False, True)
     )
-    crash, late, passed = Outcome.RUNTIME_ERROR, Outcome.TIMEOUT, Outcome.PASSED
-    expected = [passed, crash, late, crash, Outcome.FAILED, passed, late, passed, crash, passed]
+    expected = [outcome for _, _, outcome in GIVEN["by_input"]]
     assert [part.outcome for part in single.parts] == expected, single
     assert [part.outcome for part in shared.parts] == expected, shared
     assert [part.name for part in shared.parts] == [str(n) for n in range(1, 11)]
@@ -137,49 +94,27 @@ def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provi
 
 def test_arguments_and_files(provider: str) -> None:
     options = options_for(provider, "python")
-    code = (
-        "import sys\n"
-        "text = open('in.txt').read()\n"
-        "open('out.txt', 'w').write(text.upper())\n"
-        "print(' '.join(sys.argv[1:]))\n"
-    )
     case: dict[str, Any] = {
         "args": ["a b", "$HOME", "'"],
         "files": {"in.txt": "words\n"},
         "outputs": {"out.txt": "WORDS\n"},
         "stdout": "a b $HOME '\n",
     }
-    grader = Program("python")
-    assert grade(provider, grader, code, {"cases": [case]}, **options).reward == 1
-    other = {**case, "outputs": {"out.txt": "OTHERS\n"}}
-    missing = {**case, "outputs": {"none.txt": "WORDS\n"}}
-    assert grade(provider, grader, code, {"cases": [other]}, **options).reward == 0
-    verdict = grade(provider, grader, code, {"cases": [missing]}, **options)
-    assert verdict.outcome is Outcome.FAILED
-    assert "none.txt" in verdict.detail
+    for outputs, outcome, detail in (
+        ({}, Outcome.PASSED, ""),
+        ({"out.txt": "OTHERS\n"}, Outcome.FAILED, "line 1 is wrong"),
+        ({"none.txt": "WORDS\n"}, Outcome.FAILED, "none.txt"),
+    ):
+        task = {"cases": [{**case, "outputs": outputs or case["outputs"]}]}
+        verdict = grade(provider, Program("python"), GIVEN["files"], task, **options)
+        assert verdict.outcome is outcome
+        assert detail in verdict.detail
 
 
 def test_nothing_of_one_case_reaches_the_next(provider: str) -> None:
     options = options_for(provider, "python")
-    code = """\
-import glob, os, sys
-n = int(input())
-seen = [p for f in ("/tmp", "/workspace", "/dev/shm", "/var/tmp") for p in glob.glob(f + "/mark*")]
-seen += [p for p in os.listdir("/proc") if p.isdigit() and int(p) > 1 and int(p) != os.getpid()
-         and b"leaver" in open(f"/proc/{p}/cmdline", "rb").read()]
-for folder in ("/tmp", "/workspace", "/dev/shm", "/var/tmp"):
-    try: open(f"{folder}/mark{n}", "w").write("x")
-    except OSError: pass
-try: open(sys.argv[0], "w").write("print(0)")
-except OSError: pass
-if os.fork() == 0:
-    os.setsid()
-    os.close(0); os.close(1); os.close(2)
-    os.execvp("python3", ["python3", "-c", "import time; time.sleep(600)", "leaver"])
-print(2 * n if not seen else seen)
-"""
     cases = {"cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in range(6)]}
-    verdict = grade(provider, Program("python"), code, cases, **options)
+    verdict = grade(provider, Program("python"), GIVEN["leaver"], cases, **options)
     assert verdict.outcome is Outcome.PASSED, verdict
 
 
