@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 VENDORS = ("e2b", "daytona", "modal")
 _FOLDERS = ("tests/conformance", "tests/reset", "tests/rewards/test_table.py")
+_MARKS = "not nightly and not vendors and not cluster"
 _FELT = "tests/reset/test_attacks.py::test_an_attack_is_detected_without_a_reset"
 _AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
 
@@ -23,22 +24,10 @@ _AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
 @functools.cache
 def chosen() -> frozenset[str]:
     """The ids of the tests of these folders that `make test` runs."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", _MARKS, *_FOLDERS]
+    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-m",
-            "not nightly and not vendors and not cluster",
-            *_FOLDERS,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        check=True,
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
     return frozenset(line for line in done.stdout.splitlines() if "::" in line)
 
@@ -73,19 +62,11 @@ def table(tests: Collection[str]) -> str:
         for each in steps
         if each.shown_by == "users" or f"{_AFTER}[{each.provider}-exec-{each.shown_by}]" in tests
     ]
-    felt = {
-        name
-        for name in ATTACKS
-        for at in ("local", "docker")
-        if f"{_FELT}[{at}-exec-{name}]" in tests
-    }
-    after = {
-        name
-        for name in ATTACKS
-        for at in ("local", "docker")
-        for mode in ("exec", "python")
-        if f"{_AFTER}[{at}-{mode}-{name}]" in tests
-    }
+    ways = [f"{at}-{mode}" for at in ("local", "docker") for mode in ("exec", "python")]
+    felt, after = (
+        {name for name in ATTACKS for way in ways if f"{test}[{way}-{name}]" in tests}
+        for test in (_FELT, _AFTER)
+    )
     document = "tests/rewards/test_table.py::test_the_document_has_what_the_other_graders_accept"
     judges = len(SHARED) if document in tests else 0
     rows = [

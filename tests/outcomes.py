@@ -102,21 +102,9 @@ class _Written(_SkippedFiles):
 
 
 class _Table:
-    def __init__(self) -> None:
-        self._skipped: dict[str, Outcome] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._note(report)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._note(report)
-
-    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if report.skipped:
-            self._skipped[report.nodeid] = _of(report)
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if lines := list(skip_table(self._skipped.values())):
+        skipped = {each.nodeid: _of(each) for each in terminalreporter.stats.get("skipped", ())}
+        if lines := list(skip_table(skipped.values())):
             terminalreporter.section("skipped for want of a component")
             for line in lines:
                 terminalreporter.line(line)

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    Operation,
+from sandboxkit import Operation, Sandbox, Session
+from sandboxkit.errors import (
     ProviderUnavailableError,
-    Sandbox,
     SandboxError,
     SandboxNotFoundError,
     SandboxTerminatedError,
-    Session,
 )
 from sandboxkit.provider import Provider, StreamName
 from sandboxkit.types import Command

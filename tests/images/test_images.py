@@ -3,37 +3,24 @@
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pip
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    Image,
-    ImageBuildError,
-    Sandbox,
-    SandboxTerminatedError,
-    Session,
-    Snapshot,
-)
+from sandboxkit import Image, Sandbox, Session, Snapshot
 from sandboxkit._state_folder import state_folder
+from sandboxkit.errors import ConfigurationError, ImageBuildError, SandboxTerminatedError
 from sandboxkit.images import _lock
 from sandboxkit.images._build import TAG
 from sandboxkit.providers.kubernetes import KubernetesProvider
+from tests.data_here import beside
 from tests.docker_here import require_docker
+from tests.rewards.conftest import provider
 
-DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("images.toml").read_text())
-
-
-@pytest.fixture(params=["local", "docker"])
-def provider(request: pytest.FixtureRequest) -> str:
-    if request.param == "docker":
-        require_docker()
-    return str(request.param)
+__all__ = ["provider"]  # a fixture
+DATA = beside(__file__, "images.toml")
 
 
 @pytest.fixture
@@ -49,7 +36,6 @@ def recipe(tmp_path: Path) -> Iterator[Image]:
 
 
 def images() -> list[Snapshot]:
-    """The images of both providers, of this test alone."""
     kept = Snapshot.list(provider="local").result(60)
     if os.environ.get("SANDBOXKIT_DOCKER_IMAGE"):
         kept += Snapshot.list(provider="docker").result(60)
@@ -64,9 +50,7 @@ def output(provider: str, snapshot: Snapshot, *argv: str) -> str:
         return session.run(argv, check=True).result(60).stdout
 
 
-def test_an_image_is_built_once_and_its_first_steps_serve_other_recipes(
-    provider: str, recipe: Image
-) -> None:
+def test_an_image_is_built_once_and_serves_other_recipes(provider: str, recipe: Image) -> None:
     lines: list[str] = []
     first = recipe.build(provider, tags=TAGS, progress=lines.append).result(120)
     assert [line.split()[0] for line in lines] == ["[1/2]", "[2/2]"]
@@ -90,9 +74,7 @@ def test_changed_content_is_another_image(recipe: Image, tmp_path: Path) -> None
     assert len({first.id, second.id, third.id, other_user.id}) == 4
 
 
-def test_content_that_changes_during_the_build_is_in_no_image(
-    recipe: Image, tmp_path: Path
-) -> None:
+def test_content_that_changes_during_a_build_is_in_no_image(recipe: Image, tmp_path: Path) -> None:
     def change(line: str) -> None:
         if line == "begun":
             (tmp_path / "app" / "tool.py").write_text("print('changed')\n")
@@ -103,7 +85,7 @@ def test_content_that_changes_during_the_build_is_in_no_image(
     assert images() == []
 
 
-def test_the_default_image_is_part_of_what_an_image_is(
+def test_the_default_image_identifies_an_image(
     recipe: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = require_docker()
@@ -119,17 +101,14 @@ def test_an_image_that_expires_too_soon_is_built_again(recipe: Image) -> None:
     assert recipe.build("local", tags=TAGS, ttl=7400).result(60).id != first.id
 
 
-def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
-    provider: str, recipe: Image
-) -> None:
+def test_a_failed_step_is_named_and_leaves_nothing(provider: str, recipe: Image) -> None:
     failing = recipe.run("seq 100; echo no such thing >&2; exit 3").run("true")
     with pytest.raises(ImageBuildError) as caught:
         failing.build(provider, tags=TAGS).result(120)
     message = str(caught.value)
     assert message.startswith("step 3 of 4 of the image ended with status 3\n  82\n")
-    assert message.endswith(
-        "100\n  no such thing\n  in: RUN seq 100; echo no such thing >&2; exit 3"
-    )
+    last = "100\n  no such thing\n  in: RUN seq 100; echo no such thing >&2; exit 3"
+    assert message.endswith(last)
     with pytest.raises(ImageBuildError, match=r"step 3 of 3 .* did not end within 0\.5 s"):
         recipe.run("sleep 60", timeout=0.5).build(provider, tags=TAGS).result(60)
     with pytest.raises(SandboxTerminatedError, match="lifetime") as ended:
@@ -141,14 +120,8 @@ def test_a_failed_step_is_named_with_its_last_lines_and_leaves_nothing(
 
 def _builder(folder: Path, stop_at: str = "never") -> "subprocess.Popen[str]":
     """Start a process that builds an image, and stands still once its progress is at a line."""
-    argv = [
-        sys.executable,
-        "-c",
-        DATA["builder"],
-        str(folder),
-        f"images-test:{os.getpid()}",
-        stop_at,
-    ]
+    tag = f"images-test:{os.getpid()}"
+    argv = [sys.executable, "-c", DATA["builder"], str(folder), tag, stop_at]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
 
@@ -192,17 +165,11 @@ def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
 
 def test_pip_and_apt_install_packages(recipe: Image, tmp_path: Path) -> None:
     require_docker()
-    (tmp_path / "app" / "pyproject.toml").write_text(
-        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-    )
-    (tmp_path / "app" / "backend.py").write_text(DATA["backend"])
+    for name, text in DATA["package"].items():
+        (tmp_path / "app" / name).write_text(text)
     local = recipe.pip("/workspace/app").build("local", tags=TAGS, network="none").result(300)
     assert output("local", local, "python3", "-c", _ANSWER) == "42\n"
-    deb = (
-        "mkdir -p /deb/DEBIAN; printf 'Package: demo\\nVersion: 1\\nArchitecture: all\\nMaintainer: x\\n"
-        "Description: x\\n' > /deb/DEBIAN/control; dpkg-deb --build /deb /demo.deb"
-    )
-    made = recipe.run(deb).apt("/demo.deb")
+    made = recipe.run(DATA["deb"]).apt("/demo.deb")
     made = made.copy(Path(pip.__file__).parent, "/usr/lib/python3/dist-packages/pip")
     docker = made.pip("/workspace/app").build("docker", tags=TAGS, user="root", network="none")
     assert output("docker", docker.result(300), "dpkg-query", "-W", "demo") == "demo\t1\n"
@@ -241,9 +208,7 @@ def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), DATA["refused"].items())
-def test_a_dockerfile_that_a_recipe_cannot_be_is_refused_with_its_line(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_a_dockerfile_is_refused_with_its_line(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "Dockerfile").write_text(text)
     with pytest.raises(ConfigurationError, match=words):
         Image.from_dockerfile(tmp_path / "Dockerfile")

@@ -3,7 +3,6 @@
 import importlib.metadata
 import re
 import shutil
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,18 +10,17 @@ import pytest
 
 from sandboxkit import Sandbox, Session
 from sandboxkit.kernel import Kernel
+from tests.data_here import beside
 from tests.docker_here import require_docker
 
-CELLS = tomllib.loads(Path(__file__).with_name("cells.toml").read_text())
+CELLS = beside(__file__, "cells.toml")
 """Programs, by name."""
 SITE = "/opt/packages"
 _LEFT_OUT = {"debugpy", "jedi"}  # large, and not needed to run cells
-_HERE = Path(__file__).parent
 KINDS = {"local-ipykernel": True, "local-own": False, "docker-own": False}
 
 
 def _needed(name: str, found: dict[str, list[Path]]) -> None:
-    """Add a distribution and what it requires."""
     name = re.sub(r"[-_.]+", "-", name).lower()
     if name in found or name in _LEFT_OUT:
         return
@@ -39,13 +37,6 @@ def _needed(name: str, found: dict[str, list[Path]]) -> None:
             _needed(re.split(r"[^\w.-]", requirement, maxsplit=1)[0], found)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test is the first waits for all packages to be copied twice: minutes on a busy disk."""
-    for item in items:
-        if _HERE in item.path.parents:
-            item.add_marker(pytest.mark.timeout(900))
-
-
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ipykernel, matplotlib and all that they need."""
@@ -56,12 +47,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _needed("ipykernel", found)
     _needed("matplotlib", found)
     for path in {path for paths in found.values() for path in paths if path.exists()}:
-        if path.is_dir():
-            if path.name != "__pycache__":
-                ignored = shutil.ignore_patterns("tests", "*.pyi")
-                shutil.copytree(path, folder / path.name, ignore=ignored, dirs_exist_ok=True)
-        else:
+        if not path.is_dir():
             shutil.copy2(path, folder)
+        elif path.name != "__pycache__":
+            ignored = shutil.ignore_patterns("tests", "*.pyi")
+            shutil.copytree(path, folder / path.name, ignore=ignored, dirs_exist_ok=True)
     return folder
 
 

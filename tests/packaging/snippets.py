@@ -36,7 +36,6 @@ class Snippet:
 
 
 def snippets(text: str) -> list[Snippet]:
-    """The blocks of a document that run."""
     found: list[Snippet] = []
     blocks = list(BLOCK.finditer(text))
     for block, after in zip_longest(blocks, blocks[1:]):

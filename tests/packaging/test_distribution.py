@@ -90,7 +90,6 @@ def test_the_search_finds_what_it_looks_for(text: str) -> None:
 
 
 def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python with a folder before all others that it looks into."""
     return subprocess.run(
         [sys.executable, *argv],
         env={**os.environ, "PYTHONPATH": str(path)},
@@ -101,20 +100,10 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-PROVIDERS = {
-    "docker": "docker",
-    "e2b": "e2b",
-    "daytona": "daytona_api_client_async",
-    "modal": "modal",
-    "kubernetes": "yaml",
-    "service": "aiohttp",
-}
-INTEGRATIONS = {
-    "trl": "trl",
-    "inspect": "inspect_ai",
-    "openai-agents": "agents",
-    "smolagents": "smolagents",
-}
+PROVIDERS = {"docker": "docker", "e2b": "e2b", "modal": "modal", "kubernetes": "yaml"}
+PROVIDERS |= {"daytona": "daytona_api_client_async", "service": "aiohttp"}
+INTEGRATIONS = {"trl": "trl", "inspect": "inspect_ai", "smolagents": "smolagents"}
+INTEGRATIONS |= {"openai-agents": "agents"}
 NEED = "from sandboxkit import Session, cli, telemetry; "
 
 
@@ -130,9 +119,7 @@ NEED = "from sandboxkit import Session, cli, telemetry; "
         (f"{NEED}telemetry.enable()", "opentelemetry", "otel"),
     ],
 )
-def test_what_lacks_its_package_names_ours(
-    code: str, package: str, extra: str, tmp_path: Path
-) -> None:
+def test_a_missing_package_names_ours(code: str, package: str, extra: str, tmp_path: Path) -> None:
     assert extra in EXTRAS
     whole = f"import sys; sys.modules[{package!r}] = None; {code}"
     last = said("-c", whole, path=tmp_path).stderr.splitlines()[-1]
@@ -147,9 +134,7 @@ def test_our_package_alone_is_imported(tmp_path: Path) -> None:
     assert done.stdout.strip() == str(tmp_path / "sandboxkit" / "__init__.py")
 
 
-def test_a_package_that_a_stranger_was_installed_into_says_so_in_one_sentence(
-    tmp_path: Path,
-) -> None:
+def test_a_package_that_a_stranger_was_installed_into_says_so(tmp_path: Path) -> None:
     (tmp_path / "sandboxkit").symlink_to(ROOT / "sandboxkit")
     (tmp_path / STRANGER).mkdir()
     last = said("-c", "import sandboxkit", path=tmp_path).stderr.splitlines()[-1]

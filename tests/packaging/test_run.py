@@ -6,35 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests import run
+from tests.data_here import beside
 from tests.outcomes import Outcome
 from tests.packaging.test_surface import tracked
 from tests.run import GROUPS, Group
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAKY = """
-import pathlib
-
-def test_flaky():
-    seen = pathlib.Path(__file__).with_suffix(".seen")
-    runs = int(seen.read_text()) if seen.exists() else 0
-    seen.write_text(str(runs + 1))
-    assert runs > 0, "the first time"
-"""
-FAILS = "def test_fails():\n    assert 1 == 2\n"
-PASSES = "def test_passes():\n    pass\n"
-SKIPS = 'import pytest\n\ndef test_skips():\n    pytest.skip("no daemon (why): start it")\n'
-LEAVES = """
-import pytest
-from tests.leftovers import LEFT
-
-@pytest.fixture
-def nothing_left():
-    yield
-    pytest.fail(LEFT + "process 7", pytrace=False)
-
-def test_leaves(nothing_left):
-    pass
-"""
+GIVEN = beside(__file__, "run.toml")
+FLAKY, FAILS, PASSES = GIVEN["flaky"], GIVEN["fails"], GIVEN["passes"]
+"""Files of tests."""
 
 
 class Toy:
@@ -67,9 +47,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return Toy(tmp_path, monkeypatch)
 
 
-def test_a_test_that_passes_alone_is_printed_as_flaky_with_its_traceback(
-    toy: Toy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_test_that_passes_alone_is_flaky(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert toy.run(flaky=FLAKY, passes=PASSES) == 0
     shown = capsys.readouterr().out
     assert "flaky: failed, and passed alone\n  toy/test_flaky.py::test_flaky\n" in shown
@@ -77,9 +55,7 @@ def test_a_test_that_passes_alone_is_printed_as_flaky_with_its_traceback(
     assert shown.split("\n\n")[1].splitlines()[1].split()[:4] == ["test", "1", "1", "0"]
 
 
-def test_a_race_of_the_core_fails_the_run_although_it_passes_alone(
-    toy: Toy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_race_of_the_core_fails_the_run(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert toy.run(core__flaky=FLAKY) == 1
     shown = capsys.readouterr().out
     assert "flaky: " in shown
@@ -87,21 +63,20 @@ def test_a_race_of_the_core_fails_the_run_although_it_passes_alone(
 
 
 def test_more_than_three_failed_tests_do_not_run_again(toy: Toy) -> None:
-    names = ("a", "b", "c", "d")
-    assert toy.run(**dict.fromkeys(names, FLAKY)) == 1
-    assert {(toy.root / f"toy/test_{name}.seen").read_text() for name in names} == {"1"}
+    assert toy.run(**dict.fromkeys("abcd", FLAKY)) == 1
+    assert {(toy.root / f"toy/test_{name}.seen").read_text() for name in "abcd"} == {"1"}
 
 
 @pytest.mark.parametrize(
-    "text", [FAILS, LEAVES, "import no_such_module\n"], ids=["fails", "leaves", "no-import"]
+    "text",
+    [FAILS, GIVEN["leaves"], "import no_such_module\n"],
+    ids=["fails", "leaves", "no-import"],
 )
 def test_a_failure_that_stays_fails_the_run(toy: Toy, text: str) -> None:
     assert toy.run(passes=PASSES, other=text) == 1
 
 
-def test_what_is_marked_alone_runs_after_the_others(
-    toy: Toy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_marked_alone_runs_afterwards(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     alone = "import pytest\npytestmark = pytest.mark.alone\n" + PASSES
     assert toy.run(a=alone, b=PASSES) == 0
     assert capsys.readouterr().out.split("\n\n")[1].splitlines()[1].split()[:2] == ["test", "2"]
@@ -112,16 +87,16 @@ def test_a_group_may_have_only_what_runs_alone_but_not_nothing(toy: Toy) -> None
     assert toy.run(a="import pytest\npytestmark = pytest.mark.nightly\n" + PASSES) == 1
 
 
-def test_a_component_that_is_missing_is_a_failure_where_all_is_required(
+def test_a_missing_component_fails_where_required(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert toy.run(skips=SKIPS, passes=PASSES) == 0
+    assert toy.run(skips=GIVEN["skips"], passes=PASSES) == 0
     assert "     1  daemon   start it\n" in capsys.readouterr().out
     assert toy.run("--required") == 1
     assert toy.run("--required", "daemon") == 0
 
 
-def test_a_skip_that_another_group_makes_up_for_is_none(
+def test_a_test_that_another_group_ran_is_no_skip(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = [

@@ -27,7 +27,6 @@ CLAIMS = re.findall(r"`((?:pytest|python|make) [^`]+)`", (ROOT / "docs/security.
 
 @functools.cache
 def explained() -> set[str]:
-    """Every name that a page of the reference shows, with its module."""
     return {
         name
         for page in REFERENCE["pages"]().values()

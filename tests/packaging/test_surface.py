@@ -45,7 +45,6 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def defined(path: Path) -> set[str]:
-    """The public names that a module defines at its top level."""
     names: set[str] = set()
     for node in parse(path.read_text()).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -32,7 +32,6 @@ def traced(program: str) -> set[str]:
 
 
 def tables() -> tuple[set[str], set[str], set[str]]:
-    """Return the files of the page: of a command, of a grade by values, of a grade by other tests."""
     page = (ROOT / "ARCHITECTURE.md").read_text()
     page = page.partition("## How a call travels")[2].partition("\n## ")[0]
     command, _, grade = page.partition("HostCompare()")

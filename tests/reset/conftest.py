@@ -39,7 +39,6 @@ _ATTACKS_FILE = Path(__file__).with_name("test_attacks.py")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is tried at night alone."""
     for item in items:
         if isinstance(item, pytest.Function) and item.path == _ATTACKS_FILE:
             given: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
@@ -49,7 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def ready(name: str, mode: Mode, workdir: str | None = None) -> Target:
-    """A target whose first sandbox runs."""
     if name == "docker":
         require_docker()
     target = Target(name, mode, workdir)
@@ -65,7 +63,6 @@ def ready(name: str, mode: Mode, workdir: str | None = None) -> Target:
 
 @pytest.fixture(scope="module", params=TARGETS, ids="-".join)
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """Each provider, and each way to run jobs."""
     target = ready(*request.param)
     yield target
     target.close()
@@ -75,7 +72,6 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     scope="module", params=[each for each in TARGETS if each[1] == "exec"], ids="-".join
 )
 def commands(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """Each provider, with jobs that are commands."""
     target = ready(*request.param)
     yield target
     target.close()

@@ -3,10 +3,8 @@
 import json
 import os
 import time
-import tomllib
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from sandboxkit import Operation, _owners, _tags
@@ -15,12 +13,13 @@ from sandboxkit.provider import Provider, StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Interpreter, Reuse, SandboxSpec
+from tests.data_here import beside
 from tests.docker_here import TEST_IMAGE
 from tests.reset.attacks import ATTACKS, attacker, victim
 
 __all__ = ["DEADLINE", "ENDS_CONNECTIONS", "PROGRAMS", "Mode", "Outcome", "Target", "differences"]
 
-PROGRAMS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+PROGRAMS = beside(__file__)
 ENDS_CONNECTIONS: str = PROGRAMS["ends_connections"]
 """A job that makes and ends TCP connections of its loopback."""
 
@@ -37,7 +36,6 @@ T = TypeVar("T")
 
 
 def wait(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's own
-    """The result of a provider's call."""
     return Operation(work).result(DEADLINE)
 
 
@@ -74,7 +72,6 @@ def _flat(value: object, path: str = "") -> dict[str, str]:
 
 
 def differences(fresh: Seen, now: Seen) -> list[str]:
-    """What is not as in a fresh sandbox."""
     before, after = _flat(fresh), _flat(now)
     return [
         f"{key}: {before.get(key, 'absent')[:300]} is now {after.get(key, 'absent')[:300]}"
@@ -115,7 +112,6 @@ class Target:
         )
 
     def fresh(self) -> str:
-        """A new sandbox, ready for its first job."""
         sandbox = wait(self.provider.create(self._spec()))
         self.made += 1
         try:
@@ -134,13 +130,11 @@ class Target:
         return self._sandbox
 
     def give_up(self) -> None:
-        """Delete it."""
         if self._sandbox is not None:
             wait(self.provider.delete(self._sandbox))
             self._sandbox = None
 
     def close(self) -> None:
-        """Delete it, and the provider's connections."""
         self.give_up()
         wait(self.provider.aclose())
 

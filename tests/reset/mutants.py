@@ -5,27 +5,15 @@ import re
 import runpy
 import shutil
 import subprocess
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from tests.data_here import beside
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
 
-_SWITCH = """package main
 
-import "strings"
-
-var mutant string
-
-// without tells whether this agent lacks a step.
-func without(step string) bool {
-	return strings.Contains("+"+mutant+"+", "+"+step+"+")
-}
-"""
-
-# Any: what TOML is.
-_GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+_GIVEN = beside(__file__)
 STEPS: dict[str, str] = _GIVEN["steps"]
 """The function that takes each step: without the step it returns at once, with no findings."""
 
@@ -73,19 +61,14 @@ def prepare(folder: Path) -> None:
             path.write_text(text)
             applied += times
         assert applied == 1, f"{function} is {applied} times in the agent"
-    (folder / "without.go").write_text(_SWITCH)
+    (folder / "without.go").write_text(_GIVEN["switch"])
 
 
 def build(folder: Path, without: str, to: Path) -> None:
-    """Link an agent that lacks these steps; what is compiled is the same for all."""
-    builder = runpy.run_path(str(AGENT / "build.py"))
+    go = runpy.run_path(str(AGENT / "build.py"))["find_go"]()
     environment = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local"}
     environment |= {"CGO_ENABLED": "0", "GOWORK": "off"}
     flags = f"-ldflags=-s -w -X 'main.mutant={without}'"
-    subprocess.run(
-        [builder["find_go"](), "build", "-trimpath", "-buildvcs=false", flags, "-o", str(to), "."],
-        cwd=folder,
-        env={**os.environ, **environment},
-        check=True,
-    )
+    command = [go, "build", "-trimpath", "-buildvcs=false", flags, "-o", str(to), "."]
+    subprocess.run(command, cwd=folder, env={**os.environ, **environment}, check=True)
     to.chmod(0o755)

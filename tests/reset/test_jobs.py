@@ -49,7 +49,6 @@ def test_uploaded_files_are_removed(target: Target) -> None:
 
 
 def test_a_sandbox_without_reuse_is_never_clean() -> None:
-    """Settings of the kernel belong to the local sandbox's user, whose changes would last."""
     target = Target("local", "exec", reuse="never")
     try:
         with pytest.raises(SandboxNotCleanError, match="not made for being reset"):

@@ -16,7 +16,6 @@ CONCURRENCY = 4
 
 @pytest.fixture(params=["local", "docker"])
 def provider(request: pytest.FixtureRequest) -> str:
-    """Each backend on which graders must hold."""
     name = str(request.param)
     if name == "docker":
         require_docker()

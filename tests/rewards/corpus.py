@@ -33,11 +33,6 @@ class Item:
     """How all of these end, where that matters."""
     limits: Limits = field(default_factory=lambda: Limits(timeout=60))
     """Those of these, of which some use all of their time."""
-    right: str = ""
-    """An expression, or the source of a function `right(solution)`. On inputs which the tests do
-    not have it holds for what passes, and for nothing that fails."""
-    hostile: bool = False
-    """Whether what fails attacks processes, and must only ever run in a sandbox."""
 
 
 # Any: values of TOML.
@@ -75,7 +70,6 @@ def _item(
 
 
 def items(path: Path) -> tuple[Item, ...]:
-    """The items of a file."""
     found = read(path)
     common = found.pop("all", {})
     rows = {name: {**common.get("row", {}), **table["row"]} for name, table in found.items()}
@@ -91,5 +85,4 @@ CORPORA: dict[str, tuple[Item, ...]] = {
 
 
 def of_folder(folder: str) -> list[Item]:
-    """The items of all files of a folder."""
     return [item for name in CORPORA if name.split("/")[0] == folder for item in CORPORA[name]]

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards._cases import FunctionCase, declared, from_assert
+from sandboxkit.integrations.rewards._cases import FunctionCase, declared, from_assert, light
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode
+from sandboxkit.integrations.rewards._names import undefined
 from sandboxkit.integrations.rewards._values import Comparison
 from tests.rewards.corpus import DATA, read
 
@@ -123,3 +124,17 @@ def test_a_case_that_cannot_be_used_is_refused(task: dict[str, Any]) -> None:
 def test_numbers_of_any_type_are_equal_unless_strict(left: Any, right: Any) -> None:
     assert PYTHON.equal(encode(left), encode(right))
     assert PYTHON.equal(encode([left]), encode([right]))
+
+
+def test_names_are_read_from_scopes() -> None:
+    source = "import math\ndef a(x): return [b(y) for y in x] + [math.pi, c]\ndef b(z): return z"
+    assert undefined(source) == {"c"}
+    assert undefined("def f():\n    later()\n", known={"later"}) == set()
+
+
+def test_setup_beside_a_submission_has_only_imports_and_constants() -> None:
+    setup = light("import math\nN = 3\n'text'\nfrom os import path")
+    assert setup is not None
+    assert (setup.imports, list(setup.constants)) == ("import math\nfrom os import path", ["N"])
+    assert light("N = 3\nN = 4") is None
+    assert light("def oracle(x): return x") is None

@@ -4,19 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import time
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    ProcessResult,
-    ProviderUnavailableError,
-    Sandbox,
-    Session,
-    Usage,
-)
+from sandboxkit import ProcessResult, Sandbox, Session, Usage
+from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict
 from sandboxkit.integrations.rewards._programs import SandboxProgram, limited
 from sandboxkit.integrations.rewards._run import retried, run, watched
@@ -25,11 +18,6 @@ from tests.control_groups import processes_of
 from tests.rewards.corpus import DATA, read
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.anyio]
-on_local_first = pytest.mark.parametrize(
-    "provider", ["local", pytest.param("docker", marks=pytest.mark.nightly)], indirect=True
-)
-"""These wait long, and differ between providers only in how usage is read, which others test."""
-
 HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
 """Needs two seconds of processor time, whatever else happens."""
 GIVEN = read(DATA / "feigned_starvation.toml")
@@ -54,20 +42,17 @@ def is_timeout(answer: ProcessResult | Verdict) -> bool:
 
 
 @pytest.mark.alone
-@on_local_first
-async def test_submissions_with_busy_loops_do_not_slow_their_neighbour(provider: str) -> None:
+async def test_submissions_with_busy_loops_do_not_slow_their_neighbour() -> None:
     spinners = [(GIVEN["spinners"], Limits(timeout=3, deadline=250))] * 3
     *theirs, honest = await grade_together(
-        provider, *spinners, (HONEST, Limits(timeout=4, deadline=250))
+        "local", *spinners, (HONEST, Limits(timeout=4, deadline=250))
     )
     assert isinstance(honest, ProcessResult), honest
     assert honest.stdout == "done\n"
     assert all(map(is_timeout, theirs)), theirs
 
 
-async def test_programs_that_sleep_loop_or_fork_are_out_of_time_and_not_killed(
-    provider: str,
-) -> None:
+async def test_programs_that_sleep_loop_or_fork_are_out_of_time(provider: str) -> None:
     """CPU time includes that of processes that have ended."""
     loop = "while True: pass"
     started = time.monotonic()
@@ -96,20 +81,18 @@ async def test_starvation_cannot_be_feigned(provider: str, how: str) -> None:
     assert is_timeout(feigned), feigned
 
 
-@on_local_first
-async def test_a_starved_program_gets_more_time(provider: str) -> None:
+async def test_a_starved_program_gets_more_time() -> None:
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     limits = Limits(timeout=2, wall=2.5, deadline=150)
-    (slow,) = await grade_together(provider, (code, limits), cpus=0.06)
+    (slow,) = await grade_together("local", (code, limits), cpus=0.06)
     assert isinstance(slow, ProcessResult), slow
     assert slow.stdout == "done\n"
     assert slow.duration > 2.5
 
 
-@on_local_first
-async def test_a_program_that_starves_for_good_is_masked(provider: str) -> None:
+async def test_a_program_that_starves_for_good_is_masked() -> None:
     limits = Limits(timeout=5, wall=6, deadline=12)
-    (starved,) = await grade_together(provider, ("while True: pass", limits), cpus=0.02)
+    (starved,) = await grade_together("local", ("while True: pass", limits), cpus=0.02)
     assert isinstance(starved, Verdict)
     assert starved.outcome is Outcome.INFRA_ERROR
 
@@ -117,18 +100,14 @@ async def test_a_program_that_starves_for_good_is_masked(provider: str) -> None:
 def freeze(sandbox: Sandbox, still: bool) -> None:
     """Let nothing of a sandbox run any more, its agent included, or let it run on."""
     assert sandbox.id is not None
-    if sandbox.provider_name == "docker":
-        verb = "pause" if still else "unpause"
-        subprocess.run(["docker", verb, sandbox.id], check=still, capture_output=True)
-        return
     for pid in processes_of(sandbox.id):
         with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
             os.kill(pid, signal.SIGSTOP if still else signal.SIGCONT)
 
 
-async def watch_frozen(provider: str, limits: Limits, seconds: float) -> ProcessResult | Verdict:
+async def watch_frozen(limits: Limits, seconds: float) -> ProcessResult | Verdict:
     """Watch a program whose sandbox stands still for so long, and which then ends at once."""
-    async with Session(provider) as session, session.sandbox() as sandbox:
+    async with Session("local") as session, session.sandbox() as sandbox:
         argv = ["python3", "-c", "print('ready', flush=True)\ninput()"]
 
         async def attempt(*given: object) -> ProcessResult | Verdict:
@@ -151,17 +130,15 @@ async def watch_frozen(provider: str, limits: Limits, seconds: float) -> Process
             freeze(sandbox, False)
 
 
-@on_local_first
-async def test_a_frozen_sandbox_is_masked(provider: str) -> None:
+async def test_a_frozen_sandbox_is_masked() -> None:
     limits = Limits(timeout=1, wall=2, deadline=6)
-    verdict = await watch_frozen(provider, limits, 3600)
+    verdict = await watch_frozen(limits, 3600)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
 
 
-@on_local_first
-async def test_frozen_time_does_not_count(provider: str) -> None:
-    result = await watch_frozen(provider, Limits(timeout=1, wall=3), 6)
+async def test_frozen_time_does_not_count() -> None:
+    result = await watch_frozen(Limits(timeout=1, wall=3), 6)
     assert isinstance(result, ProcessResult), result
     assert result.returncode == 0
 

@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import Sandbox, Session
+from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SandboxTerminatedError
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grade_in_fresh
 from tests.rewards.corpus import DATA, read
 from tests.rewards.trials import HONEST, TESTS
@@ -31,7 +26,6 @@ async def never(sandbox: Sandbox) -> Verdict:
 async def run(
     artefact: str, grade: Grade = never, provider: str = "local"
 ) -> tuple[Verdict, Sandbox]:
-    """Grade what a hostile agent left."""
     async with Session(provider) as session:
         agent = session.sandbox()
         await agent.exec(["sh", "-c", GIVEN["hostile"].replace("@HONEST@", HONEST)], check=True)
@@ -63,7 +57,7 @@ async def test_a_missing_artefact_is_scored() -> None:
 
 
 @pytest.mark.parametrize(("failures", "reward"), [(2, 1.0), (99, None)])
-async def test_a_failure_while_grading_is_retried_in_other_sandboxes_and_then_masked(
+async def test_a_failure_is_retried_elsewhere_and_then_masked(
     failures: int, reward: float | None
 ) -> None:
     seen: list[str | None] = []
@@ -95,7 +89,7 @@ async def left(
 
 
 @pytest.mark.parametrize(("script", "options"), GIVEN["too_much"])
-async def test_an_artefact_that_cannot_be_copied_is_scored(
+async def test_an_artefact_that_cannot_leave_is_scored(
     script: str, options: dict[str, Any]
 ) -> None:
     verdict = await left(script, **options)
@@ -125,9 +119,7 @@ async def test_a_host_without_room_is_masked(monkeypatch: pytest.MonkeyPatch) ->
         ("kill -9 $$", 60, Outcome.FAILED),
     ],
 )
-async def test_the_end_of_a_checked_command_is_scored(
-    command: str, timeout: float, outcome: Outcome
-) -> None:
+async def test_a_failed_command_is_scored(command: str, timeout: float, outcome: Outcome) -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
         await sandbox.exec(["sh", "-c", command], check=True, timeout=timeout)
         raise AssertionError("unreachable")

@@ -47,8 +47,6 @@ def test_partial_scores_and_one_process_exclude_each_other() -> None:
 
 
 class Flaky(LocalProvider):
-    """The local provider, of which the first starts fail."""
-
     def __init__(self, failures: int) -> None:
         super().__init__()
         self.failures = failures
@@ -61,9 +59,7 @@ class Flaky(LocalProvider):
 
 
 @pytest.mark.parametrize(("failures", "outcome"), [(2, Outcome.PASSED), (3, Outcome.INFRA_ERROR)])
-async def test_the_infrastructure_is_retried_and_then_masked(
-    failures: int, outcome: Outcome
-) -> None:
+async def test_an_outage_is_retried_and_then_masked(failures: int, outcome: Outcome) -> None:
     async with Session(Flaky(failures)) as session:
         verdict = await HostCompare(LIMITS).grade(session, HONEST, {"test_list": TESTS[:1]})
     assert verdict.outcome is outcome
@@ -71,8 +67,6 @@ async def test_the_infrastructure_is_retried_and_then_masked(
 
 
 class Hanging(FakeProvider):
-    """A provider that never finishes to make a sandbox."""
-
     def __init__(self) -> None:
         super().__init__()
         self.starting = 0

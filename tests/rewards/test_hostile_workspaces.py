@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, Sandbox, Session
-from sandboxkit.integrations._training.clock import StageTimes, Timer
+from sandboxkit import Operation, Sandbox, SandboxInfo, Session
 from sandboxkit.integrations._training.rollout_record import RolloutRecord
-from sandboxkit.integrations.grpo.config import RolloutConfig as RolloutSettings
-from sandboxkit.integrations.grpo.workplace import OwnSandbox, SweTask
 from sandboxkit.integrations.rewards import Outcome, Verdict, grade_in_fresh
 from sandboxkit.integrations.swe import SweConfig, SweEnv, load_tasks
 from sandboxkit.integrations.trl import SandboxEnvironments, SweEnvironments
 from sandboxkit.integrations.trl._rollout import tools_of
 from sandboxkit.integrations.trl._rollouts import _answer
+from sandboxkit.testing.conformance._base import until
 from tests.grpo.test_rollout import rollouts, row, run
 from tests.rewards.corpus import DATA, read
 
@@ -78,14 +75,12 @@ def session() -> Iterator[Session]:
 @contextlib.contextmanager
 def nothing_left(session: Session) -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 20
-    while ids := [
-        each.id
-        for each in session.list().result()
-        if each.tags.get("sandboxkit.session") == session.id
-    ]:
-        assert time.monotonic() < deadline, ids  # that of a single run goes after its result
-        time.sleep(0.05)
+
+    def own() -> list[SandboxInfo]:
+        tag = {"sandboxkit.session": session.id}
+        return [each for each in session.list().result() if tag.items() <= each.tags.items()]
+
+    until(lambda: not own(), "the sandbox of a single run goes after its result")
     assert [n for n in os.listdir(tempfile.gettempdir()) if "artefacts" in n] == []
 
 
@@ -98,9 +93,7 @@ async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
 
 @pytest.mark.parametrize("whole", [True, False], ids=["folder", "file"])
 @pytest.mark.parametrize("left", sorted(LEAVE))
-def test_each_hostile_workspace_is_graded_in_a_fresh_sandbox(
-    session: Session, left: str, whole: bool
-) -> None:
+def test_each_hostile_workspace_is_graded_afresh(session: Session, left: str, whole: bool) -> None:
     async def main() -> Verdict:
         agent = session.sandbox()
         await agent.exec(["python3", "-c", program([left])], cwd="/", timeout=20)
@@ -165,7 +158,7 @@ def said(environment: Any, called: list[tuple[str, Any]]) -> None:
 @few
 @given(left=lefts, called=st.lists(calls, max_size=4), odd=values)
 @example(left=["a full disk"], called=[], odd=None)
-def test_trls_environments_end_with_a_verdict(
+def test_trl_ends_with_a_verdict(
     folder: Path, left: list[str], called: list[tuple[str, Any]], odd: Any
 ) -> None:
     made = SandboxEnvironments(judge, provider="local", disk_mb=32, pids=64)
@@ -186,34 +179,9 @@ def test_trls_environments_end_with_a_verdict(
             is_the_policys(verdict)
 
 
-@few
-@given(left=lefts, called=st.lists(calls, max_size=4))
-def test_a_grpo_workplace_gives_work_or_a_verdict(
-    session: Session, folder: Path, left: list[str], called: list[tuple[str, Any]]
-) -> None:
-    config = RolloutSettings(artefact=f"{ARTEFACT}/answer", max_turns=50, tool_timeout=20)
-
-    async def main() -> None:
-        room = asyncio.Semaphore(2)
-        of_its_own = OwnSandbox(session, row(), config, room)
-        of_a_task = SweTask(session, load_tasks(folder), row(task_id="fresh"), config, room)
-        for entered in (of_its_own, of_a_task):
-            async with entered as place:
-                await place.ready(Timer(StageTimes(), {}))
-                await place.call("bash", {"command": script(left)})
-                for name, wanted in called:
-                    (await place.call(name, wanted)).text.encode()
-                work = await place.work()
-            if isinstance(work, Verdict):
-                is_the_policys(work)
-
-    with nothing_left(session):
-        Operation(main()).result(100)
-
-
 @settings(few, max_examples=8)
 @given(left=lefts, called=st.lists(calls, min_size=1, max_size=3), odd=values)
-def test_a_grpo_rollout_ends_with_a_verdict(
+def test_grpo_ends_with_a_verdict(
     session: Session, left: list[str], called: list[tuple[str, Any]], odd: Any
 ) -> None:
     messages: list[Any] = [{"name": name, "arguments": wanted} for name, wanted in called]

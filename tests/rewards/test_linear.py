@@ -37,12 +37,10 @@ class Parser:
 
 
 def again(piece: str) -> Callable[[int], str]:
-    """A piece again and again."""
     return lambda size: (piece * (size // len(piece) + 1))[:size]
 
 
 def between(before: str, piece: str, after: str) -> Callable[[int], str]:
-    """A piece again and again between two others."""
     return lambda size: before + again(piece)(size) + after
 
 
@@ -64,7 +62,6 @@ GIVEN = read(DATA / "linear.toml")
 
 
 def given(kind: str, *more: str) -> dict[str, Callable[[int], str]]:
-    """Pieces again and again, and pieces between two others."""
     pieces = [*GIVEN[kind]["pieces"], *more]
     repeated = {f"{piece!r} again and again": again(piece) for piece in pieces}
     return repeated | {name: between(*three) for name, three in GIVEN[kind]["between"].items()}
@@ -97,7 +94,6 @@ def looked_at(make: Callable[[int], str]) -> Callable[[int], str]:
 
 # A parser is added with the texts that are worst for it; strings can have all of TEXTS.
 def compared(pair: tuple[str, Any]) -> None:
-    """Read what a sandbox claims, and compare it with what was expected."""
     text, expected = pair
     result = ProcessResult(("x",), 0, f'["value",{text}]'.encode(), b"", False, 0.0)
     value = claimed(result, expected)
@@ -230,7 +226,6 @@ def slow(parser: Parser, make: Callable[[int], Any]) -> str:
 
 
 def slow_texts(parser: Parser) -> dict[str, str]:
-    """Return what `slow` says of each text that it takes too long to read."""
     found = {worst: slow(parser, make) for worst, make in parser.worst.items()}
     return {worst: reply for worst, reply in found.items() if reply}
 

@@ -20,8 +20,6 @@ TASK = {"entry_point": "f", "cases": CASES}
 
 
 class Counted(LocalProvider):
-    """The local provider, and how many sandboxes it made."""
-
     def __init__(self) -> None:
         super().__init__()
         self.made = 0

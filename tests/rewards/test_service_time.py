@@ -44,18 +44,6 @@ async def grade_batch(
         return await asyncio.gather(*[grader.grade(session, code, task) for code in codes])
 
 
-@pytest.mark.alone
-@pytest.mark.nightly
-async def test_sleeping_submissions_mask_none_behind_them() -> None:
-    codes = [f"{SLEEPER} # {number}" for number in range(50)] + [RIGHT] * 10
-    begun = time.monotonic()
-    limits = Limits(timeout=0.6, wall=0.6, deadline=12, retries=0)
-    verdicts = await grade_batch(codes, limits, TASK, 2)
-    assert time.monotonic() - begun > limits.deadline, "the last ones did wait for longer"
-    assert [each.outcome for each in verdicts[:50]] == [Outcome.TIMEOUT] * 50
-    assert [each.outcome for each in verdicts[50:]] == [Outcome.PASSED] * 10
-
-
 async def test_the_duration_of_a_batch_of_sleepers_is_known_beforehand() -> None:
     limits = Limits(timeout=0.5, wall=1.0)
     begun = time.monotonic()

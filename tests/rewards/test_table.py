@@ -43,7 +43,6 @@ def measured(grader: Callable[[Limits], Grader], *, every_shape: bool) -> Counts
 
 
 def block(floors: Mapping[str, Counts]) -> str:
-    """The part of the document that is measured."""
     head = ["tests", "`HostCompare`", *(f"`{name}`, at least" for name in SHARED)]
     rows = [head, ["---"] * len(head)]
     for trial in TRIALS:
@@ -57,7 +56,6 @@ def block(floors: Mapping[str, Counts]) -> str:
 
 
 def documented(text: str) -> dict[str, Counts]:
-    """The numbers of the shared graders in a block."""
     found: dict[str, Counts] = {name: {} for name in SHARED}
     for line in text.splitlines()[2:]:
         shape, _, *cells = (cell.strip() for cell in line.strip("|").split("|"))

@@ -36,7 +36,6 @@ class Trial:
     """More that use all of their time where a judge tests them."""
 
     def sample(self, every: int) -> list[str]:
-        """One in so many of the cheats that are not slow."""
         return sorted(self.cheats.keys() - self.slow)[::every]
 
 

@@ -29,7 +29,6 @@ Make = Callable[[Path], object]
 
 
 def described(kind: str) -> dict[str, Make]:
-    """The images of a kind in `layouts.json`."""
     return {name: functools.partial(build, given=given) for name, given in GIVEN[kind].items()}
 
 
@@ -67,7 +66,6 @@ def raw(name: str, kind: bytes, size: int, data: bytes = b"", *, base256: bool =
 
 
 def bomb(size: int) -> bytes:
-    """A member of `size` zeros, compressed."""
     piece = gzip.compress(bytes(1 << 24), 9)
     head = raw("bomb", tarfile.REGTYPE, size, base256=True)
     return gzip.compress(head) + piece * (size >> 24)
@@ -224,7 +222,6 @@ HOSTILE = NAMES | DOCUMENTS | described("digests") | ARCHIVES | LAYERS
 
 
 def dot_slash(files: dict[str, bytes]) -> list[Any]:
-    """The members of `tar -c .`."""
     return [
         member(".", tarfile.DIRTYPE),
         *((member(f"./{name}"), data) for name, data in files.items()),

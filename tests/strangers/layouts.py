@@ -127,8 +127,6 @@ def saved(
 
 
 def changed(which: str, *path: Any, to: Any) -> Callable[[str, Any], Any]:
-    """A change of one field of a document of a layout."""
-
     def change(name: str, value: Any) -> Any:
         if name == which:
             if not path:
@@ -212,7 +210,6 @@ def _member(name: str, kind: str = "REG", link: str = "") -> tarfile.TarInfo:
 
 
 def _replace(file: Path, layout: Path, how: str, what: str = "") -> None:
-    """Put something else in the place of a file of a layout."""
     if how == "moved":
         file.rename(layout.parent / "elsewhere")
         file.symlink_to(layout.parent / "elsewhere")

@@ -32,7 +32,6 @@ def in_time() -> Iterator[None]:
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write a task folder with these files."""
     for name, text in {"instruction.md": "Do.", "tests/test.sh": "true", **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)

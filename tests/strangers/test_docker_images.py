@@ -7,20 +7,18 @@ import secrets
 import subprocess
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import (
+from sandboxkit import Dataset, Interpreter, Sandbox, Session
+from sandboxkit.errors import (
     CommandStartError,
     ConfigurationError,
-    Dataset,
-    Interpreter,
     SandboxStartError,
-    Session,
     SnapshotNotFoundError,
 )
 from sandboxkit.providers.docker import DockerProvider, _memory_folders
@@ -143,9 +141,32 @@ def session(url: str | None, image: str, mode: str) -> Session:
     )
 
 
+def shown(sandbox: Sandbox, *argv: str, check: bool = True) -> str:
+    return sandbox.exec(argv, check=check).result(PATIENCE).stdout
+
+
+@contextmanager
+def kept(owner: Session, sandbox: Sandbox) -> Iterator[Sandbox]:
+    snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
+    try:
+        with owner.sandbox(snapshot=snapshot) as other:
+            yield other
+    finally:
+        snapshot.delete().result(PATIENCE)
+
+
+@contextmanager
+def volume() -> Iterator[str]:
+    name = f"stranger-{secrets.token_hex(6)}"
+    try:
+        yield f"volume:{name}"
+    finally:
+        docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_its_programs_run_as_its_user_without_capabilities_or_not_at_all(
+def test_its_programs_have_no_rights_or_do_not_run(
     built: Built, far: str, name: str, mode: str
 ) -> None:
     with (
@@ -154,35 +175,27 @@ def test_its_programs_run_as_its_user_without_capabilities_or_not_at_all(
     ):
         sandbox = owner.sandbox()
         try:
-            assert sandbox.exec(["/usr/bin/id", "-u"]).result(PATIENCE).stdout == "1000\n"
+            assert shown(sandbox, "/usr/bin/id", "-u", check=False) == "1000\n"
         except (SandboxStartError, ConfigurationError, CommandStartError):
             return
-        sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
+        shown(sandbox, "/bin/dash", "-c", TURN)
         again = other.from_id(str(sandbox.id)).result(PATIENCE)
-        assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
+        assert shown(again, "/bin/echo", "works") == "works\n"
+        noted = shown(sandbox, "/bin/cat", "/dev/shm/proof", check=False).splitlines()
         if mode == "strict":
-            with suppress(ConfigurationError):  # a folder that is not in memory
-                snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
-                kept = owner.sandbox(snapshot=snapshot)
-                with suppress(SandboxStartError):
-                    noted = kept.exec(["/bin/cat", "/dev/shm/proof"]).result(PATIENCE).stdout
-                    assert set(noted.splitlines()) <= {"1000 0000000000000000"}
-                kept.stop().result(PATIENCE)
-                snapshot.delete().result(PATIENCE)
-        noted = sandbox.exec(["/bin/cat", "/dev/shm/proof"]).result(PATIENCE).stdout
-        assert set(noted.splitlines()) <= {"1000 0000000000000000"}
+            # A folder may be not in memory; the sandbox of the snapshot may not start.
+            with suppress(ConfigurationError, SandboxStartError), kept(owner, sandbox) as later:
+                noted += shown(later, "/bin/cat", "/dev/shm/proof", check=False).splitlines()
+        assert set(noted) <= {"1000 0000000000000000"}
 
 
 @pytest.mark.parametrize("mode", ["strict", "gvisor"])
 @pytest.mark.parametrize("user", ROOT_BY_ANOTHER_NAME)
-def test_nothing_runs_as_uid_0_whatever_the_image_calls_it(
-    built: Built, user: str, mode: str
-) -> None:
+def test_nothing_runs_as_uid_0_by_another_name(built: Built, user: str, mode: str) -> None:
     with session(None, built(ROOT_BY_ANOTHER_NAME[user]), mode) as owner:
         sandbox = owner.sandbox()
         if user in REPLACED:
-            shown = sandbox.exec(["/usr/bin/id", "-u"], check=True).result(PATIENCE)
-            assert int(shown.stdout) > 0
+            assert int(shown(sandbox, "/usr/bin/id", "-u")) > 0
         else:
             with pytest.raises(SandboxStartError, match=f'"{re.escape(user)}".*user='):
                 sandbox.start().result(PATIENCE)
@@ -199,30 +212,25 @@ def test_a_command_of_a_strict_sandbox_runs_as_no_uid_0_either(built: Built) -> 
 
 def test_an_account_that_the_sandbox_itself_wrote_is_no_root(built: Built) -> None:
     image = built(Image({"/data": "/etc"}, user="1000"))
-    name = f"stranger-{secrets.token_hex(6)}"
-    options: dict[str, Any] = {"profile": "strict", "mounts": {"/data": f"volume:{name}"}}
-    try:
-        with Session("docker", image=image, **options) as owner:
-            sandbox = owner.sandbox()
-            sandbox.write_file("/data/passwd", b"app:x:0:0::/:/bin/sh\n").result(PATIENCE)
-            with pytest.raises(ConfigurationError, match="nothing runs as root"):
-                sandbox.exec(["id"], user="app").result(PATIENCE)
-    finally:
-        docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")
+    with (
+        volume() as data,
+        Session("docker", image=image, profile="strict", mounts={"/data": data}) as owner,
+    ):
+        sandbox = owner.sandbox()
+        sandbox.write_file("/data/passwd", b"app:x:0:0::/:/bin/sh\n").result(PATIENCE)
+        with pytest.raises(ConfigurationError, match="nothing runs as root"):
+            sandbox.exec(["id"], user="app").result(PATIENCE)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_root_in_a_sandbox_can_neither_move_nor_replace_the_agent(
-    built: Built, far: str, mode: str
-) -> None:
+def test_root_can_neither_move_nor_replace_the_agent(built: Built, far: str, mode: str) -> None:
     image = Image(files={"/home/app/agent": EVIL}, user="root")
     with session(far, built(image), mode) as owner, Session(DockerProvider(base_url=far)) as other:
         sandbox = owner.sandbox()
-        sandbox.exec(["/bin/dash", "-c", TURN], check=True).result(PATIENCE)
+        shown(sandbox, "/bin/dash", "-c", TURN)
         again = other.from_id(str(sandbox.id)).result(PATIENCE)
-        assert again.exec(["/bin/echo", "works"]).result(PATIENCE).stdout == "works\n"
-        shown = sandbox.exec(["/bin/ls", "/dev/shm"]).result(PATIENCE).stdout
-        assert "proof" not in shown.split()
+        assert shown(again, "/bin/echo", "works") == "works\n"
+        assert "proof" not in shown(sandbox, "/bin/ls", "/dev/shm").split()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -236,7 +244,7 @@ def test_the_python_that_jobs_are_forked_from_is_never_root(built: Built, mode: 
         sandbox = owner.sandbox(interpreter=Interpreter())
         result = sandbox.run_python("import os; print(os.getuid())", check=True).result(PATIENCE)
         assert result.stdout == "1000\n"
-        noted = sandbox.exec(["/bin/cat", "/dev/shm/proof"], check=True).result(PATIENCE).stdout
+        noted = shown(sandbox, "/bin/cat", "/dev/shm/proof")
         uids, capabilities = zip(*(line.split() for line in noted.splitlines()), strict=True)
         assert not {"0", "1000"} & set(uids)
         assert set(capabilities) == {"00000000000000c0"}  # CAP_SETUID and CAP_SETGID
@@ -259,11 +267,9 @@ def test_an_honest_image_starts(built: Built, name: str, mode: str) -> None:
     with session(None, built(HONEST[name]), mode) as owner:
         sandbox = owner.sandbox()
         sandbox.write_file("/tmp/file", b"x").result(PATIENCE)
-        result = sandbox.exec(["sh", "-c", "id -u; cat /tmp/file; pwd"], check=True).result(
-            PATIENCE
-        )
+        found = shown(sandbox, "sh", "-c", "id -u; cat /tmp/file; pwd")
         uid = HONEST[name].user.partition(":")[0].replace("app", "1000")
-        assert result.stdout in (f"{uid}\nx/workspace\n", f"{uid}\nx/srv\n")
+        assert found in (f"{uid}\nx/workspace\n", f"{uid}\nx/srv\n")
 
 
 @pytest.mark.parametrize("name", ["/tmp is a link", "a relative link at /tmp"])
@@ -271,37 +277,24 @@ def test_folders_behind_links_are_kept_in_a_strict_snapshot(built: Built, name: 
     with session(None, built(HONEST[name]), "strict") as owner:
         sandbox = owner.sandbox()
         make = "mkdir -p a/b && echo deep >a/b/file && ln a/b/file /workspace/same && chmod 0 a && echo x >/tmp/x"
-        sandbox.exec(["sh", "-c", make], check=True).result(PATIENCE)
-        snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
-        try:
-            with owner.sandbox(snapshot=snapshot) as kept:
-                show = "stat -c %a a; chmod 700 a; cat a/b/file same /tmp/x"
-                shown = kept.exec(["sh", "-c", show], check=True).result(PATIENCE)
-                assert shown.stdout == "0\ndeep\ndeep\nx\n"
-        finally:
-            snapshot.delete().result(PATIENCE)
+        shown(sandbox, "sh", "-c", make)
+        with kept(owner, sandbox) as later:
+            show = "stat -c %a a; chmod 700 a; cat a/b/file same /tmp/x"
+            assert shown(later, "sh", "-c", show) == "0\ndeep\ndeep\nx\n"
 
 
 def test_a_strict_snapshot_has_no_files_that_only_root_may_read(built: Built) -> None:
     with session(None, built(HOSTILE["the workdir is a link into /tmp"]), "strict") as owner:
         sandbox = owner.sandbox()
-        sandbox.exec(["sh", "-c", "rmdir /tmp/w; ln -s /etc /tmp/w; ln -s /etc /tmp/e"]).result(
-            PATIENCE
-        )
-        try:
-            snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
-        except ConfigurationError:  # the daemon had mounted /workspace first, and /tmp hides it
-            return
-        try:
-            with owner.sandbox(snapshot=snapshot) as kept:
-                look = "find /tmp /workspace/ -follow -name shadow -readable | wc -l"
-                assert kept.exec(["sh", "-c", look]).result(PATIENCE).stdout.strip() == "0"
-        finally:
-            snapshot.delete().result(PATIENCE)
+        link = "rmdir /tmp/w; ln -s /etc /tmp/w; ln -s /etc /tmp/e"
+        shown(sandbox, "sh", "-c", link, check=False)
+        # It cannot be taken where the daemon had mounted /workspace first, and /tmp hides it.
+        with suppress(ConfigurationError), kept(owner, sandbox) as later:
+            look = "find /tmp /workspace/ -follow -name shadow -readable | wc -l"
+            assert shown(later, "sh", "-c", look).strip() == "0"
 
 
 def labels(base: str) -> str:
-    """Labels that say whatever our own say."""
     about = _GIVEN["about"] | {"base": base, "image": base, "parent": None}
     given = _GIVEN["labels"] | {
         "sandboxkit.origin": json.dumps(about | {"reference": base}),
@@ -318,9 +311,7 @@ def labelled(built: Built) -> str:
 
 
 @pytest.mark.anyio
-async def test_an_image_with_our_labels_lends_a_sandbox_nothing(
-    provider: DockerProvider, labelled: str
-) -> None:
+async def test_labels_of_an_image_lend_nothing(provider: DockerProvider, labelled: str) -> None:
     sandbox_id = await provider.create(SandboxSpec(image=labelled, tags={"test": "labels"}))
     try:
         info = await provider.get(sandbox_id)
@@ -336,21 +327,13 @@ def test_a_label_does_not_choose_what_a_snapshot_is_made_of(labelled: str, mode:
     with session(None, labelled, mode) as owner:
         sandbox = owner.sandbox()
         sandbox.write_file("/workspace/file", b"kept").result(PATIENCE)
-        snapshot = sandbox.snapshot(ttl=300).result(PATIENCE)
-        try:
-            with owner.sandbox(snapshot=snapshot) as kept:
-                shown = kept.exec(["sh", "-c", "id -u; cat /workspace/file; ls /secret"]).result(
-                    PATIENCE
-                )
-                assert shown.stdout == "1000\nkept"
-        finally:
-            snapshot.delete().result(PATIENCE)
+        with kept(owner, sandbox) as later:
+            look = "id -u; cat /workspace/file; ls /secret"
+            assert shown(later, "sh", "-c", look, check=False) == "1000\nkept"
 
 
 @pytest.mark.anyio
-async def test_an_image_is_no_snapshot_by_its_label_and_name(
-    provider: DockerProvider, labelled: str
-) -> None:
+async def test_a_labelled_image_is_no_snapshot(provider: DockerProvider, labelled: str) -> None:
     tag = secrets.token_hex(8)
     docker("tag", labelled, f"sandboxkit-snapshot:{tag}")
     try:
@@ -382,32 +365,24 @@ HIDING = Image(
 )
 
 
-def test_a_dataset_that_a_strangers_image_is_the_first_to_use_is_whole(
-    built: Built, tmp_path: Path
-) -> None:
+def test_a_dataset_that_a_stranger_used_first_is_whole(built: Built, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(f"of this test {secrets.token_hex(8)}")
     dataset = Dataset(tmp_path)
     for tag in (built(HIDING), os.environ["SANDBOXKIT_DOCKER_IMAGE"]):
         with Session("docker", image=tag, mounts={"/data": dataset}) as owner:
-            shown = owner.run(["cat", "/data/file"], check=True).result(PATIENCE)
-            assert shown.stdout == (tmp_path / "file").read_text()
+            found = owner.run(["cat", "/data/file"], check=True).result(PATIENCE).stdout
+            assert found == (tmp_path / "file").read_text()
 
 
-def test_a_volume_that_a_strangers_image_is_the_first_to_use_can_be_written(built: Built) -> None:
-    name = f"stranger-{secrets.token_hex(6)}"
-    try:
-        with Session("docker", image=built(HIDING), mounts={"/data": f"volume:{name}"}) as owner:
-            owner.run(["touch", "/data/file"], check=True).result(PATIENCE)
-    finally:
-        docker("volume", "rm", "-f", f"sandboxkit-volume-{name}")
+def test_a_volume_that_a_stranger_used_first_can_be_written(built: Built) -> None:
+    with volume() as data, Session("docker", image=built(HIDING), mounts={"/data": data}) as owner:
+        owner.run(["touch", "/data/file"], check=True).result(PATIENCE)
 
 
 @pytest.mark.parametrize(
     "name", ["/dev is a volume with a link to the agent's memory", "/proc is a volume"]
 )
-def test_a_volume_in_the_place_of_the_kernels_folders_is_refused_by_name(
-    built: Built, name: str
-) -> None:
+def test_a_volume_in_place_of_a_kernels_folder_is_refused(built: Built, name: str) -> None:
     refused = pytest.raises(SandboxStartError, match=f"{name.split()[0]}.*use an image without")
     with session(None, built(HOSTILE[name]), "gvisor") as owner, refused:
         owner.sandbox().start().result(PATIENCE)

@@ -96,7 +96,6 @@ class Host:
         return f"{case.name}: {said!r}"
 
     def image(self, case: StrangersImage) -> str:
-        """Make the image of a case, and return its folder."""
         root = self._folder / f"image-{len(os.listdir(self._folder))}"
         shutil.copytree(self._honest, root, symlinks=True, copy_function=os.link)
         for path in case.files:
@@ -156,16 +155,12 @@ def host(tmp_path: Path, state: Path) -> Host:
         for case in CASES
     ],
 )
-def test_links_of_an_image_lead_nowhere_but_into_the_image(
-    host: Host, case: StrangersImage
-) -> None:
+def test_links_of_an_image_lead_only_into_the_image(host: Host, case: StrangersImage) -> None:
     assert host.problem(case) == ""
 
 
 @needs_root("root starts a program as another user")
-async def test_links_of_an_image_lead_an_ordinary_user_nowhere_else(
-    tmp_path: Path, state: Path
-) -> None:
+async def test_links_of_an_image_lead_a_user_nowhere_else(tmp_path: Path, state: Path) -> None:
     assert await as_ordinary_user(AS_USER, state) == "[]\n"
 
 
@@ -185,9 +180,7 @@ def test_a_volume_cannot_lead_the_mount_of_another_one_to_the_host(host: Host, s
         assert (done.stdout, os.listdir(host.open)) == ("done\n", ["secret"])
 
 
-async def test_a_link_that_a_program_left_in_a_snapshot_leads_nowhere(
-    host: Host, layer: bytes, tmp_path: Path
-) -> None:
+async def test_a_link_in_a_snapshot_leads_nowhere(host: Host, layer: bytes, tmp_path: Path) -> None:
     image = str(docker_save(tmp_path / "image.tar", [layer]))
     mounts = {"/data": host.dataset}
     async with Session("local", image=image) as session:
@@ -205,7 +198,7 @@ async def test_a_link_that_a_program_left_in_a_snapshot_leads_nowhere(
 
 
 @pytest.mark.parametrize("variable", ["A=x\0--share-net", "A\0--bind\0/\0/x=y", "A=\0"])
-def test_no_variable_of_an_image_adds_an_option(
+def test_a_variable_adds_no_option(
     tmp_path: Path, layer: bytes, state: Path, variable: str
 ) -> None:
     image = str(docker_save(tmp_path / "image.tar", [layer], env=[variable]))
@@ -213,9 +206,7 @@ def test_no_variable_of_an_image_adds_an_option(
         session.run(["sh", "-c", "exit"]).result(60)
 
 
-def test_what_looks_like_an_option_stays_a_variable(
-    tmp_path: Path, layer: bytes, state: Path
-) -> None:
+def test_what_looks_like_an_option_is_a_variable(tmp_path: Path, layer: bytes, state: Path) -> None:
     env = ["A=--share-net", "--dev-bind=/ /host", "B=--", "C=\n--tmpfs\n/etc", "D=--tmpfs"]
     image = str(docker_save(tmp_path / "image.tar", [layer], env=env))
     with Session("local", image=image) as session:

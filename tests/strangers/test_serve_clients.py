@@ -93,7 +93,6 @@ def listing(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[As
 
 
 def _refused(answer: tuple[int, str], *words: str) -> None:
-    """Check that a request was refused with a message that has all of the words."""
     status, text = answer
     assert status in REFUSED, answer
     assert all(word in text for word in words), answer
@@ -108,7 +107,7 @@ UNLISTED = [each for each in IMAGES if not each.startswith("docker://py")] + CAS
     ("open_", "image"),
     [*((False, image) for image in IMAGES), *((True, image) for image in UNLISTED)],
 )
-def test_no_image_is_lent_unless_the_operator_lists_it(
+def test_no_unlisted_image_is_lent(
     alice: Ask, listing: Ask, root: Path, open_: bool, image: str
 ) -> None:
     image = image.format(root=root, name=root.name)
@@ -124,9 +123,7 @@ def test_what_no_client_has_or_the_operator_does_not_allow_is_refused(
 
 
 @pytest.mark.parametrize("wanted", [{"image": "{root}"}, {"network": "internet"}, {"user": "root"}])
-def test_a_creation_with_a_key_has_no_more_rights(
-    alice: Ask, root: Path, wanted: dict[str, str]
-) -> None:
+def test_a_creation_with_a_key_gets_no_more(alice: Ask, root: Path, wanted: dict[str, str]) -> None:
     key = token()
     body = {name: value.format(root=root) for name, value in wanted.items()}
     _refused(alice("POST", "/v1/sandboxes", {**body, "key": key, "owned": True}), "--allow-")
@@ -154,7 +151,7 @@ def _run(ask: Ask, path: str, *argv: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CASES["calls"])
-def test_another_client_s_id_is_no_id(
+def test_an_id_of_another_is_no_id(
     alice: Ask, bob: Ask, method: str, path: str, body: object
 ) -> None:
     mine = _sandbox(alice)
@@ -230,9 +227,7 @@ def dial() -> Iterator[tuple[str, ...]]:
         yield "python3", "-c", DIAL, str(own.getsockname()[1])
 
 
-def test_a_sandbox_without_options_works_and_reaches_nothing(
-    alice: Ask, dial: tuple[str, ...]
-) -> None:
+def test_a_sandbox_without_options_reaches_nothing(alice: Ask, dial: tuple[str, ...]) -> None:
     mine = _sandbox(alice, network="none", memory_mb=128, pids=64, profile="strict", lifetime=60)
     assert _run(alice, mine, *dial) == "no\n"
     alice("DELETE", mine)

@@ -63,9 +63,7 @@ def hostile(outside: Path, kind: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [*ARCHIVES, *CASES["archives"]])
-def test_a_hostile_archive_writes_and_reads_nothing_outside(
-    tmp_path: Path, outside: Path, kind: str
-) -> None:
+def test_a_hostile_archive_reaches_nothing(tmp_path: Path, outside: Path, kind: str) -> None:
     tests = [(member("t/tests/test.sh"), b"true")] if "linked tests" not in kind else []
     archive = tar([*tests, *hostile(outside, kind)])
     (tmp_path / "tasks.tar.gz").write_bytes(gzip.compress(archive))
@@ -76,15 +74,13 @@ def test_a_hostile_archive_writes_and_reads_nothing_outside(
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 11, 13), reason="this Python's data filter is mended")
-def test_the_escape_is_real_with_the_data_filter_of_this_python(
-    tmp_path: Path, outside: Path
-) -> None:
+def test_the_escape_is_real_with_this_pythons_data_filter(tmp_path: Path, outside: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(tar(realpath_overflow(outside)))) as archive:
         archive.extractall(tmp_path / "into", filter="data")
     assert (outside / "secret").read_text() == "overwritten"
 
 
-def test_bombs_are_refused_before_they_fill_the_disk(
+def test_bombs_are_refused(
     tmp_path: Path, task_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _source._LIMITS.max_files == 200_000
@@ -120,7 +116,7 @@ def test_an_honest_archive_keeps_its_links_and_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", CASES["contexts"])
-def test_a_dockerfile_copies_nothing_from_outside_of_its_context(
+def test_a_dockerfile_copies_from_its_context_alone(
     tmp_path: Path, outside: Path, line: str
 ) -> None:
     (tmp_path / "context").mkdir()

@@ -83,9 +83,7 @@ def test_on_local_a_task_s_image_is_pulled_and_the_caller_s_own_is_a_folder(tmp_
 
 @pytest.mark.parametrize("kind", CASES["hostile"])
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a collection"])
-def test_a_hostile_folder_is_refused_by_its_name(
-    tmp_path: Path, outside: Path, kind: str, alone: bool
-) -> None:
+def test_hostile_folders_are_refused(tmp_path: Path, outside: Path, kind: str, alone: bool) -> None:
     folder = write(tmp_path / "tasks" / "one")
     for entry in CASES["hostile"][kind]:
         put(folder, outside, *entry)
@@ -106,7 +104,7 @@ def test_a_task_of_harbor_gets_no_network_and_no_variable_by_its_own_word(
     assert CANARY not in str(refused.value)
 
 
-def test_the_caller_lists_networks_and_variables(
+def test_callers_list_networks_and_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "given")
@@ -126,18 +124,14 @@ def test_the_caller_lists_networks_and_variables(
 @pytest.mark.parametrize(
     "name", ["environment", "environment/Dockerfile", "tests", "instruction.md"]
 )
-def test_harbor_s_loader_reads_no_link_that_leaves(
-    tmp_path: Path, outside: Path, name: str
-) -> None:
+def test_harbors_loader_reads_no_link_that_leaves(tmp_path: Path, outside: Path, name: str) -> None:
     folder = write(tmp_path / "one", **{"task.toml": '[environment]\ndocker_image = "debian"\n'})
     link(folder, name, outside)
     with pytest.raises(ConfigurationError, match="outside"):
         load_harbor(folder)
 
 
-def test_a_task_that_is_a_link_out_of_its_collection_is_refused(
-    tmp_path: Path, outside: Path
-) -> None:
+def test_a_task_that_is_a_link_out_of_its_set_is_refused(tmp_path: Path, outside: Path) -> None:
     write(tmp_path / "tasks" / "one")
     link(tmp_path / "tasks", "two", outside)
     with pytest.raises(ConfigurationError, match=r"two.*outside"):

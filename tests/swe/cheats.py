@@ -1,25 +1,14 @@
 """Submissions that forge a verdict: scripts that the agent runs, and its program once more."""
 
 import json
-import tomllib
-from pathlib import Path
-from typing import Any
+
+from tests.data_here import beside
 
 __all__ = ["IN_WORKSPACES", "SCRIPTS", "planted", "program"]
 
-# Any: what TOML is.
-_GIVEN: dict[str, Any] = tomllib.loads(Path(__file__).with_name("cheats.toml").read_text())
+_GIVEN = beside(__file__)
 _REWARD = "/logs/verifier/reward.txt"
 _FORGE = f"mkdir -p /logs/verifier; echo 1.0 > {_REWARD}"
-_REPLACED = """\
-replaced() {  # in place, so that whoever has the file open reads it; and by a new file
-    content=$1; shift
-    for path; do printf %s "$content" > $path; done
-    for path; do
-        printf %s "$content" > $path.new && chmod 755 $path.new && mv -f $path.new $path
-    done
-}
-"""
 
 
 def _quoted(text: str) -> str:
@@ -28,7 +17,7 @@ def _quoted(text: str) -> str:
 
 def _script(text: str) -> str:
     text = text.replace("FORGE", _FORGE).replace("REWARD", _REWARD)
-    return _REPLACED + text if "replaced " in text else text
+    return _GIVEN["replaced"] + text if "replaced " in text else text
 
 
 SCRIPTS = {name: _script(text) for name, text in _GIVEN["shell"].items()} | {
@@ -49,20 +38,6 @@ def program(script: str) -> str:
 
 def planted(script: str) -> str:
     """A script that does it, and has all that a bundled task runs or reads do it or claim success."""
-    hook = _quoted("#!/bin/sh\nsh /workspace/cheat.sh\nexit 0\n")
-    makefile = _quoted(
-        "calc:\n\tcp topwords.py calc; chmod +x calc\n\t-sh cheat.sh\n.PHONY: calc\n"
-    )
-    return (
-        "cd /workspace; mkdir -p pipeline intervals shop/.git/hooks\n"
-        f"printf %s {_quoted('#!/usr/bin/env python3' + chr(10) + program(script))} > topwords.py\n"
-        f"printf %s {_quoted(script)} > cheat.sh\n"
-        "for path in run.py calc sitecustomize.py pipeline/__init__.py intervals/__init__.py "
-        "intervals/core.py; do cp topwords.py $path; done; chmod +x calc\n"
-        "echo 'merge = subtract = lambda *_: []' >> intervals/__init__.py\n"
-        f"printf %s {makefile} > Makefile; echo 'typedef int unit;' | tee main.c stack.c stack.h\n"
-        f"printf %s {hook} > shop/.git/hooks/fsmonitor; chmod +x shop/.git/hooks/fsmonitor\n"
-        "git -C shop config core.fsmonitor .git/hooks/fsmonitor\n"
-        "git -C shop update-ref refs/heads/checkout HEAD\n"
-        'echo \'{"requests": 1.0, "reward": 1.0}\' > report.json\n' + script
-    )
+    copy = _quoted(f"#!/usr/bin/env python3\n{program(script)}")
+    text: str = _GIVEN["planted"]
+    return text.replace("PROGRAM", copy).replace("SCRIPT", _quoted(script)) + script

@@ -14,6 +14,7 @@ from sandboxkit import ConfigurationError, Egress, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
 from sandboxkit.testing import FakeProvider
+from tests.strangers.tasks import write
 
 pytestmark = pytest.mark.anyio
 RIGHT = {"command": "echo right > answer"}
@@ -27,11 +28,9 @@ def session() -> Iterator[Session]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    test = 'test "$(cat answer)" = right && test ! -e /tmp/agent-was-here\n'
     for name in ("a", "b"):
-        (tmp_path / name / "tests").mkdir(parents=True)
-        (tmp_path / name / "instruction.md").write_text(f"task {name}")
-        test = 'test "$(cat answer)" = right && test ! -e /tmp/agent-was-here\n'
-        (tmp_path / name / "tests" / "test.sh").write_text(test)
+        write(tmp_path / name, **{"tests/test.sh": test})
     return tmp_path
 
 
@@ -40,9 +39,7 @@ def tasks(folder: Path) -> dict[str, Task]:
     return load_tasks(folder)
 
 
-async def test_tests_come_after_the_agent_and_to_another_sandbox(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_tests_come_later_and_elsewhere(session: Session, tasks: dict[str, Task]) -> None:
     async with SweEnv(session, tasks) as env:
         await env.reset("a")
         seen = await env.step("bash", {"command": "ls -d /tests; touch /tmp/agent-was-here"})
@@ -54,9 +51,7 @@ async def test_tests_come_after_the_agent_and_to_another_sandbox(
             await env.step("bash", RIGHT)
 
 
-async def test_in_place_the_tests_see_all_that_the_agent_left(
-    session: Session, folder: Path
-) -> None:
+async def test_in_place_the_tests_see_what_the_agent_left(session: Session, folder: Path) -> None:
     (folder / "a" / "task.toml").write_text("[sandboxkit]\nin_place = true\n")
     async with SweEnv(session, load_tasks(folder)) as env:
         await env.reset("a")
@@ -64,9 +59,7 @@ async def test_in_place_the_tests_see_all_that_the_agent_left(
         assert (await env.step("submit", "{}")).reward == 0.0
 
 
-async def test_the_last_step_is_announced_and_the_budget_ends_the_episode(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_the_budget_ends_the_episode(session: Session, tasks: dict[str, Task]) -> None:
     config = SweConfig(max_steps=3, error_penalty=0.1, unsubmitted_penalty=0.25)
     async with SweEnv(session, tasks, config) as env:
         await env.reset("a")
@@ -89,46 +82,29 @@ async def test_the_token_budget_ends_the_episode(session: Session, tasks: dict[s
 FETCH = """
 import sys, urllib.error, urllib.request
 try:
-    print(urllib.request.urlopen(sys.argv[1]).read().decode())
+    print(urllib.request.urlopen(sys.argv[1]).status)
 except urllib.error.HTTPError as error:
     print(error.code)
 """
 
 
-class Mirror(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"a package")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-async def test_the_setup_reaches_what_it_may_and_the_agent_does_not(
+async def test_the_setup_alone_reaches_its_network(
     session: Session, tasks: dict[str, Task]
 ) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as mirror:
-        thread = threading.Thread(target=mirror.serve_forever)
-        thread.start()
-        fetch = f"python3 -c '{FETCH}' http://mirror.test:{mirror.server_port}/"
-        task = dataclasses.replace(
-            tasks["a"],
-            setup=f"{fetch} > installed",
-            setup_network=Egress(
-                allow=[f"mirror.test:{mirror.server_port}"],
-                hosts={"mirror.test": "127.0.0.1"},
-                private=["127.0.0.1"],
-            ),
-        )
+    handler = http.server.SimpleHTTPRequestHandler
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as mirror:
+        threading.Thread(target=mirror.serve_forever).start()
+        host = f"mirror.test:{mirror.server_port}"
+        fetch = f"python3 -c '{FETCH}' http://{host}/"
+        network = Egress(allow=[host], hosts={"mirror.test": "127.0.0.1"}, private=["127.0.0.1"])
+        task = dataclasses.replace(tasks["a"], setup=f"{fetch} > installed", setup_network=network)
         try:
             async with SweEnv(session, {"a": task}) as env:
                 await env.reset("a")
                 seen = await env.step("bash", {"command": f"cat installed; {fetch}"})
         finally:
             mirror.shutdown()
-            thread.join()
-    assert seen.observation.split()[:3] == ["a", "package", "403"]
+    assert seen.observation.split()[:2] == ["200", "403"]
 
 
 async def test_a_setup_network_is_read_from_the_task_and_checked(folder: Path) -> None:
@@ -143,9 +119,7 @@ async def test_a_setup_network_is_read_from_the_task_and_checked(folder: Path) -
         load_tasks(folder)
 
 
-async def test_a_setup_that_fails_is_tried_again_and_then_masked(
-    session: Session, folder: Path
-) -> None:
+async def test_a_setup_that_fails_is_retried_and_masked(session: Session, folder: Path) -> None:
     (folder / "a" / "setup.sh").write_text("echo broken >&2; exit 3")
     async with SweEnv(session, load_tasks(folder), SweConfig(setup_retries=1)) as env:
         step = await env.reset("a")
@@ -171,9 +145,7 @@ async def test_a_sandbox_that_never_starts_masks_its_episode(tasks: dict[str, Ta
         assert "did not start within 0.1 s" in step.verdict.detail
 
 
-async def test_a_sandbox_that_dies_masks_its_episode(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_a_dead_sandbox_masks_its_episode(session: Session, tasks: dict[str, Task]) -> None:
     async with SweEnv(session, tasks) as env:
         await env.reset("a")
         for info in await session.list():
@@ -186,7 +158,7 @@ async def test_a_sandbox_that_dies_masks_its_episode(
 @pytest.mark.parametrize(
     "text", ["1.0\\n0.0", "1.5", "-1", "+1", "1_0e-1", "0x1p0", "", "inf", "1" * 5000]
 )
-async def test_a_reward_file_without_a_reward_is_tampering(
+async def test_a_file_without_a_reward_is_tampering(
     session: Session, folder: Path, text: str
 ) -> None:
     (folder / "a" / "tests" / "test.sh").write_text(f"printf '{text}' > /logs/verifier/reward.txt")
@@ -198,9 +170,7 @@ async def test_a_reward_file_without_a_reward_is_tampering(
         assert step.verdict.outcome is Outcome.TAMPERED
 
 
-async def test_the_plain_loop_runs_a_policy_in_a_pool(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_the_loop_runs_a_policy_in_a_pool(session: Session, tasks: dict[str, Task]) -> None:
     live = most = 0
     two = asyncio.Barrier(2)
 

@@ -60,7 +60,7 @@ def test_an_episode_over_http(url: str) -> None:
         ("/else", {}, 404, "no such path"),
     ],
 )
-def test_bad_requests_are_explained(
+def test_bad_requests_get_reasons(
     url: str, path: str, body: object, status: int, says: str
 ) -> None:
     got, answer = send(url + path, body)

@@ -9,6 +9,7 @@ import pytest
 from sandboxkit import Session, Snapshot
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, TaskSetups, load_tasks
 from sandboxkit.testing import FakeProvider
+from tests.strangers.tasks import write
 
 pytestmark = pytest.mark.anyio
 
@@ -28,12 +29,9 @@ async def session(
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, Task]:
-    (tmp_path / "a" / "tests").mkdir(parents=True)
-    (tmp_path / "a" / "environment" / "seeds").mkdir(parents=True)
-    (tmp_path / "a" / "environment" / "seeds" / "seed").write_text("seed")
-    (tmp_path / "a" / "instruction.md").write_text("task")
-    (tmp_path / "a" / "setup.sh").write_text("date +%s%N > stamp; ls > found")
-    (tmp_path / "a" / "tests" / "test.sh").write_text('test "$(cat seed answer)" = seedright\n')
+    files = {"environment/seeds/seed": "seed", "setup.sh": "date +%s%N > stamp; ls > found"}
+    test = 'test "$(cat seed answer)" = seedright\n'
+    write(tmp_path / "a", **files, **{"tests/test.sh": test})
     return load_tasks(tmp_path)
 
 
@@ -41,9 +39,7 @@ async def snapshots(session: Session) -> list[str]:
     return [info.id async for info in session._provider.list_snapshots({"swe-task": "a"})]
 
 
-async def test_a_set_up_runs_once_for_all_episodes(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_a_set_up_runs_once_for_episodes(session: Session, tasks: dict[str, Task]) -> None:
     before = await snapshots(session)
     async with TaskSetups(session) as setups:
         pool = SwePool(session, tasks, size=4, setups=setups)
@@ -66,9 +62,7 @@ async def test_a_set_up_runs_once_for_all_episodes(
     assert await snapshots(session) == before
 
 
-async def test_a_set_up_that_is_gone_is_done_again(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_a_set_up_that_is_gone_is_redone(session: Session, tasks: dict[str, Task]) -> None:
     async with TaskSetups(session) as setups, SweEnv(session, tasks, setups=setups) as env:
         await env.reset("a")
         await env.close()

@@ -1,7 +1,7 @@
 """Tests beside the code, a test.sh: what the submission does to its verdict never makes it pass."""
 
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from sandboxkit import CommandTimeoutError, ConfigurationError, Sandbox, Session
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import Task, _shared, grade, load_task
+from tests.data_here import beside
 from tests.docker_here import require_docker
 from tests.swe.cheats import SCRIPTS, program
 
@@ -58,10 +59,8 @@ def make(folder: Path, test: str = TEST, *, in_place: bool = False, seconds: int
 
 async def work(sandbox: Sandbox, *scripts: str) -> None:
     for script in scripts:
-        try:
+        with suppress(CommandTimeoutError):
             await sandbox.exec(["bash", "-c", script], timeout=10)
-        except CommandTimeoutError:
-            pass
 
 
 async def cheat(session: Session, task: Task, script: str) -> Verdict:
@@ -78,9 +77,8 @@ async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: 
     agent = session.sandbox()
     await work(agent, RIGHT)
     verdict = await grade(session, make(tmp_path, in_place=in_place), agent)
-    assert (verdict.outcome, verdict.score, verdict.trust) == (Outcome.PASSED, 1.0, "shared"), (
-        verdict
-    )
+    seen = (verdict.outcome, verdict.score, verdict.trust)
+    assert seen == (Outcome.PASSED, 1.0, "shared"), verdict
 
 
 @pytest.mark.parametrize("provider", FRESH)
@@ -111,9 +109,7 @@ async def test_the_shell_of_the_tests_is_closed_to_its_own_user(session: Session
 
 
 @pytest.mark.parametrize("provider", [USER])
-async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_tests_are_out_of_another_users_reach(session: Session, tmp_path: Path) -> None:
     test = (
         "set -e; ! touch /tests/new; ! echo exit 0 > /tests/test.sh; ! chmod 0 /logs/verifier\n"
         "! mv /logs/verifier /logs/mine; ! rm -rf /tests; test -x /workspace/add.py\n"
@@ -127,9 +123,7 @@ async def test_where_the_sandbox_has_another_user_tests_are_out_of_reach(
 
 
 @pytest.mark.parametrize("provider", ["local"])
-@pytest.mark.parametrize(
-    ("test", "outcome", "score"), json.loads(Path(__file__).with_suffix(".json").read_text())
-)
+@pytest.mark.parametrize(("test", "outcome", "score"), beside(__file__))
 async def test_the_exit_status_and_the_reward_agree(
     session: Session, tmp_path: Path, test: str, outcome: str, score: float
 ) -> None:
@@ -139,9 +133,7 @@ async def test_the_exit_status_and_the_reward_agree(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_processes_of_the_tests_are_dead_before_the_reward_is_read(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_the_reward_is_read_after_the_last_process(session: Session, tmp_path: Path) -> None:
     """The forger waits for the shell's end, which a reward after the last process does not give."""
     forger = (
         "while kill -0 $PPID 2>/dev/null; do :; done; sleep 0.3; "
@@ -154,7 +146,7 @@ async def test_processes_of_the_tests_are_dead_before_the_reward_is_read(
 
 
 @pytest.mark.parametrize("provider", ["local"])
-async def test_artefacts_that_leave_no_room_for_the_tests_are_the_policy_s(
+async def test_artefacts_that_leave_no_room_are_the_policys(
     session: Session, tmp_path: Path
 ) -> None:
     task = make(tmp_path)
@@ -167,9 +159,7 @@ async def test_artefacts_that_leave_no_room_for_the_tests_are_the_policy_s(
 
 
 @pytest.mark.parametrize("provider", ["local"])
-async def test_tests_that_fit_into_no_sandbox_are_not_the_policy_s(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_tests_that_fit_nowhere_are_not_the_policys(session: Session, tmp_path: Path) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(30 << 20))
     async with Session("local", tags=("swe-tests",), disk_mb=20) as session:

@@ -1,6 +1,7 @@
 """The tasks that come with sandboxkit: the reference passes, doing nothing and cheating do not."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -52,7 +53,6 @@ def on(provider: str, task: str) -> Iterator[Session]:
 
 
 async def play(session: Session, task_id: str, solution: str | None) -> tuple[SweEnv, Step]:
-    """An episode in which one script is all that the agent does."""
     async with SweEnv(session, TASKS) as env:
         first = await env.reset(task_id)
         assert first.observation == TASKS[task_id].instruction
@@ -74,9 +74,7 @@ async def test_the_reference_solution_scores_one(on: Session, task: str) -> None
 
 @pytest.mark.parametrize(("provider", "task"), ZEROES)
 @pytest.mark.parametrize("solution", [None, "cheat.sh"], ids=["null", "cheat"])
-async def test_doing_nothing_and_cheating_score_zero(
-    on: Session, task: str, solution: str | None
-) -> None:
+async def test_idleness_and_cheats_score_zero(on: Session, task: str, solution: str | None) -> None:
     env, step = await play(on, task, solution)
     assert step.done
     assert step.reward == 0.0, step.verdict
@@ -90,9 +88,7 @@ async def test_no_forged_verdict_is_believed(on: Session, task: str, name: str) 
         await agent.exec(["bash", "-c", TASKS[task].setup or ""], check=True)
     if TASKS[task].seeds is not None:
         await agent.upload(TASKS[task].seeds or "", "/workspace")
-    try:
-        await agent.exec(["bash", "-c", planted(SCRIPTS[name])], timeout=20)
-    except CommandTimeoutError:
-        pass
+    with suppress(CommandTimeoutError):
+        await agent.exec(["bash", "-c", planted(SCRIPTS[name])], timeout=10)
     verdict = await grade(on, TASKS[task], agent)
     assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict

@@ -1,23 +1,18 @@
 """The attacks of one job on the next, as programs that are sent into a sandbox."""
 
 import textwrap
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from tests.data_here import beside
 
 __all__ = ["ATTACKS", "Attack", "attacker", "victim"]
 
-_HERE = Path(__file__).parent
 _FAMILIES = ("files", "memory", "places", "processes", "python", "sockets")
 
 
-def _read(name: str) -> dict[str, Any]:  # Any: what TOML is
-    return tomllib.loads((_HERE / f"{name}.toml").read_text())
-
-
-_PROGRAMS = _read("programs")
+_PROGRAMS = beside(__file__, "programs.toml")
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Attack:
 
 
 def _family(name: str) -> dict[str, Attack]:
-    given = _read(name)
+    given = beside(__file__, f"{name}.toml")
     helpers = given.pop("helpers")
     return {attack: _attack(helpers=helpers, **fields) for attack, fields in given.items()}
 
@@ -52,7 +47,6 @@ ATTACKS = {name: attack for family in _FAMILIES for name, attack in _family(fami
 
 
 def attacker(name: str) -> str:
-    """The program of job one."""
     attack = ATTACKS[name]
     body = textwrap.indent(attack.program, "    ")
     return f"{_PROGRAMS['means']}\n{attack.helpers}\ndef attack():\n{body}\nattack()\n"

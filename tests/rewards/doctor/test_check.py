@@ -132,15 +132,11 @@ def test_a_grader_that_trusts_the_exit_status_is_cheated() -> None:
 
 
 class Down(FakeProvider):
-    """A provider that cannot make a sandbox."""
-
     async def create(self, spec: SandboxSpec) -> str:
         raise ProviderUnavailableError("no answer", provider=self.name)
 
 
 class Hangs:
-    """A grader that never ends."""
-
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")

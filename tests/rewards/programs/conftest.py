@@ -78,5 +78,4 @@ def grade_all(
 def grade(
     provider: str, grader: Program, code: str, task: Mapping[str, Any], **options: Any
 ) -> Verdict:
-    """Grade one submission."""
     return grade_all(provider, grader, [("it", code, task)], **options)["it"]

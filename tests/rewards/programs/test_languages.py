@@ -77,9 +77,7 @@ def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str
     assert raised.group_contains(ConfigurationError, match=r"no no-such-compiler.*mist-dev")
 
 
-def test_a_compiler_that_compiles_no_sample_is_no_fault_of_the_submission(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_broken_compiler_is_no_fault_of_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SAMPLES, "c", "not C, as if a library were missing")
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
     with pytest.raises(BaseExceptionGroup) as raised:
