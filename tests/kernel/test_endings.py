@@ -109,22 +109,15 @@ def test_interrupting_and_cancelling_end_the_cell_alone(box: Sandbox, kept: Kern
     assert ran(kept, "held + 2").text == "5"
 
 
-@pytest.mark.parametrize(
-    ("code", "ending", "says"),
-    [
-        ("import os; os._exit(3)", Ending.EXITED, "status 3"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Ending.SIGNAL, "signal 9"),
-        ("import ctypes; ctypes.string_at(0)", Ending.SIGNAL, "signal 11"),
-    ],
-)
+@pytest.mark.parametrize(("code", "ending", "says"), CELLS["deaths"])
 def test_a_dead_kernel_says_how_it_died_and_ends_its_processes(
-    box: Sandbox, kernel: Kernel, code: str, ending: Ending, says: str
+    box: Sandbox, kernel: Kernel, code: str, ending: str, says: str
 ) -> None:
     if kernel.backend == "ipykernel" and "signal " in says:
         pytest.skip("the same as with the small kernel, whose start is cheaper")
     ran(kernel, DAEMONS)
     result = kernel.run(f"print('last words')\n{code}", timeout=SECONDS).result(2 * SECONDS)
-    check_died(box, kernel, result, ending, says)
+    check_died(box, kernel, result, Ending(ending), says)
 
 
 def test_a_kernel_without_its_holder_ends_its_processes(box: Sandbox, kernel: Kernel) -> None:

@@ -27,11 +27,14 @@ from sandboxkit.integrations.rewards._run import retried
 from sandboxkit.providers import _agent
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
+from tests.rewards.corpus import DATA, read
 
 pytestmark = [pytest.mark.timeout(280), pytest.mark.anyio]
 
 RIGHT = "def f(x): return x + 1"
 SLEEPER = "import time\ndef f(x): time.sleep(600)"
+GIVEN = read(DATA / "service_time.toml")
+UNIQUE, IN_VAIN = {"tests": GIVEN["unique"]}, {"tests": GIVEN["in_vain"]}
 TASK = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 
 
@@ -100,16 +103,6 @@ async def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
             raise TimeoutError("theirs")
 
 
-UNIQUE = {
-    "tests": (
-        "from solution import f\n"
-        "def test_f():\n"
-        "    found = f()\n"
-        "    assert [each for each in found if found.count(each) == 1] == [1, 2, 3]\n"
-    )
-}
-
-
 async def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
     codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
     limits = Limits(timeout=1.0, wall=3.0, deadline=120)
@@ -124,14 +117,6 @@ async def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
     }
     (verdict,) = await grade_batch([code], Limits(timeout=1.0), task, 1)
     assert verdict.outcome is Outcome.TIMEOUT, verdict
-
-
-IN_VAIN = {
-    "tests": (
-        "import threading\nfrom solution import f\n"
-        "def test_f():\n    done = threading.Event()\n    f(done.set)\n    done.wait()\n"
-    )
-}
 
 
 async def test_tests_that_wait_for_a_submission_use_its_time() -> None:

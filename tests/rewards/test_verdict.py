@@ -1,7 +1,6 @@
 """A verdict cannot hold what a trainer must not get."""
 
 import math
-from typing import Literal
 
 import pytest
 
@@ -15,19 +14,13 @@ def test_a_score_is_a_finite_number_from_0_to_1(score: float) -> None:
         Verdict(Outcome.FAILED, score)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "score", "blamed", "words"),
-    [
-        (Outcome.TAMPERED, 1.0, "policy", "score 1"),
-        (Outcome.INFRA_ERROR, 0.0, "policy", "policy"),
-        (Outcome.FAILED, 0.0, "infra", "infra"),
-    ],
-)
-def test_a_failure_has_no_full_score_and_only_an_outage_is_not_the_policys(
-    outcome: Outcome, score: float, blamed: Literal["policy", "infra"], words: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        Verdict(outcome, score, blamed)
+def test_a_failure_has_no_full_score_and_only_an_outage_is_not_the_policys() -> None:
+    with pytest.raises(ConfigurationError, match="score 1"):
+        Verdict(Outcome.TAMPERED, 1.0)
+    with pytest.raises(ConfigurationError, match="policy"):
+        Verdict(Outcome.INFRA_ERROR, 0.0, "policy")
+    with pytest.raises(ConfigurationError, match="infra"):
+        Verdict(Outcome.FAILED, 0.0, "infra")
 
 
 def test_an_infrastructure_error_has_no_reward() -> None:

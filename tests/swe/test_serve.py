@@ -11,6 +11,7 @@ import pytest
 from sandboxkit import Session
 from sandboxkit.integrations.swe import SweConfig, bundled_tasks
 from sandboxkit.integrations.swe.serve import SweServer, serving
+from tests.data_here import beside
 
 
 @pytest.fixture
@@ -51,15 +52,7 @@ def test_an_episode_over_http(url: str) -> None:
     assert send(f"{url}/step", {"episode_id": episode, "action": action})[0] == 400
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "says"),
-    [
-        ("/reset", {"task_id": "none"}, 400, "no task 'none'"),
-        ("/reset", [], 400, "not a JSON object"),
-        ("/step", {"episode_id": "x", "action": {}}, 400, "no episode 'x'"),
-        ("/else", {}, 404, "no such path"),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "status", "says"), beside(__file__)["bad"])
 def test_bad_requests_get_reasons(
     url: str, path: str, body: object, status: int, says: str
 ) -> None:

@@ -8,7 +8,10 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
 from sandboxkit.integrations.rewards.programs._samples import CASES, SAMPLES
+from tests.data_here import beside
 from tests.rewards.programs.conftest import grade, options_for
+
+GIVEN = beside(__file__, "data/languages.json")
 
 
 def test_every_language_has_a_sample_and_packages() -> None:
@@ -22,25 +25,13 @@ def test_a_name_means_one_language() -> None:
     assert language_of("C++").name == "cpp17"
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("pyhton", "python"), ("C++21", "c++20"), ("javascrpt", "javascript"), ("golag", "golang")],
-)
+@pytest.mark.parametrize(("name", "nearest"), GIVEN["nearest"])
 def test_an_unknown_language_names_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"did you mean '{nearest}'?")):
         language_of(name)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"source": "../main.c"},
-        {"run": "./program"},
-        {"compile": ("gcc", "main.c")},
-        {"run": ()},
-        {"time_factor": 0},
-    ],
-)
+@pytest.mark.parametrize("wrong", GIVEN["unusable"])
 def test_an_unusable_language_is_refused(wrong: dict[str, object]) -> None:
     values: dict[str, object] = {"name": "own", "source": "main.x", "run": ("x", "main.x"), **wrong}
     with pytest.raises(ConfigurationError):

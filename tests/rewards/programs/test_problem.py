@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards.programs import FloatsChecker, JudgeProgram, Program
+from sandboxkit.integrations.rewards import programs
+from sandboxkit.integrations.rewards.programs import JudgeProgram, Program
 from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import DATA
 
-MISTAKES = read(DATA / "mistakes.toml")["mistakes"]
+GIVEN = read(DATA / "mistakes.toml")
 CASE = {"stdin": "1\n", "stdout": "2\n"}
 
 
-@pytest.mark.parametrize(("task", "words"), MISTAKES)
+@pytest.mark.parametrize(("task", "words"), GIVEN["mistakes"])
 def test_a_mistake_is_named(task: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         Program("python").validate(task)
@@ -24,37 +25,17 @@ def test_a_task_needs_a_language() -> None:
         Program().validate({"cases": [CASE]})
 
 
-@pytest.mark.parametrize(
-    "task",
-    [
-        {"cases": [CASE], "prompt": "Add one.", "difficulty": 3, "title": "A", "checker": None},
-        {"cases": [CASE], "timeout": 3},
-        {"cases": [{"stdin": "", "outputs": {"out.txt": "1"}}]},
-        {
-            "cases": [CASE],
-            "checker": {"source": "x", "files": {"a.h": ""}, "language": "c", "most": 10},
-        },
-        {"cases": [{"stdin": "7"}], "interactor": {"source": "int main() {}"}},
-        {"cases": [{"stdin": "7"}], "interactor": JudgeProgram("int main() {}")},
-    ],
-    ids=["columns", "ignored", "files alone", "a checker in JSON", "an interactor", "a program"],
-)
-def test_a_task_may_have_columns_files_and_judges(task: dict[str, Any]) -> None:
-    Program("c", ignore=("timeout",)).validate(task)
+@pytest.mark.parametrize("name", GIVEN["tasks"])
+def test_a_task_may_have_columns_files_and_judges(name: str) -> None:
+    Program("c", ignore=("timeout",)).validate({"checker": None, **GIVEN["tasks"][name]})
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Program("c", ignore="timeout"),
-        lambda: Program("see"),
-        lambda: FloatsChecker(rel_tol=-1),
-        lambda: JudgeProgram(""),
-        lambda: JudgeProgram("x", {"a/b": ""}),
-        lambda: JudgeProgram("x", language="pyhton"),
-        lambda: JudgeProgram("x", most=0),
-    ],
-)
-def test_an_option_that_cannot_be_used_is_refused(make: Any) -> None:
+def test_an_interactor_may_be_a_program() -> None:
+    task = {"cases": [{"stdin": "7"}], "interactor": JudgeProgram("int main() {}")}
+    Program("c").validate(task)
+
+
+@pytest.mark.parametrize(("name", "options"), GIVEN["options"], ids=str)
+def test_an_option_that_cannot_be_used_is_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        make()
+        getattr(programs, name)(**options)
