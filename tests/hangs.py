@@ -50,13 +50,4 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    with _bounded(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    with _bounded(item):
-        return (yield)
+pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup

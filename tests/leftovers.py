@@ -27,8 +27,11 @@ def survey(run: str, temporary: Path) -> set[str]:
     run. What belongs to another test run on the same machine is left out where we can tell.
     """
     foreign: set[str] = set()
-    found = {*_states(foreign), *_containers(foreign), *_cgroups(foreign)}
-    return found | {*_processes(run, temporary), *_mounts(), *_temporary_files(temporary)}
+    found = {*_states(foreign), *_containers(foreign), *_cgroups(foreign), *_mounts()}
+    pids = map(int, filter(str.isdigit, os.listdir("/proc")))
+    found |= {line for pid in pids if (line := _describe(pid, run, temporary))}
+    files = (path for path in temporary.iterdir() if not path.name.startswith("pytest-of-"))
+    return found | {f"temporary file {path}" for path in files}
 
 
 def _containers(foreign: set[str]) -> Iterator[str]:
@@ -83,19 +86,6 @@ def _mounts() -> Iterator[str]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if "sandboxkit" in line:
             yield f"mount {line.split()[4]}"
-
-
-def _temporary_files(folder: Path) -> Iterator[str]:
-    for path in folder.iterdir():
-        if not path.name.startswith("pytest-of-"):
-            yield f"temporary file {path}"
-
-
-def _processes(run: str, temporary: Path) -> Iterator[str]:
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        line = _describe(pid, run, temporary)
-        if line:
-            yield line
 
 
 def _describe(pid: int, run: str, temporary: Path) -> str | None:

@@ -17,7 +17,7 @@ CELLS = beside(__file__, "cells.toml")
 """Programs, by name."""
 SITE = "/opt/packages"
 _LEFT_OUT = {"debugpy", "jedi"}  # large, and not needed to run cells
-KINDS = {"local-ipykernel": True, "local-own": False, "docker-own": False}
+KINDS = {"local-ipykernel": True, "local-own": False}
 
 
 def _needed(name: str, found: dict[str, list[Path]]) -> None:
@@ -67,24 +67,15 @@ def docker() -> Iterator[Sandbox]:
         yield session.sandbox().start().result(60)
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(kind, marks=pytest.mark.nightly if kind == "docker-own" else ())
-        for kind in KINDS
-    ],
-)
+@pytest.fixture(scope="session", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def box(kind: str, request: pytest.FixtureRequest) -> Sandbox:
-    name = kind.partition("-")[0]
-    box: Sandbox = request.getfixturevalue(name)
-    if name == "local":
-        box.upload(request.getfixturevalue("packages"), SITE).result(600)
-    return box
+def box(local: Sandbox, packages: Path) -> Sandbox:
+    local.upload(packages, SITE).result(600)
+    return local
 
 
 @pytest.fixture(scope="session")

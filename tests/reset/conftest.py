@@ -12,12 +12,8 @@ from tests.reset.attacks import ATTACKS
 from tests.reset.jobs import Mode, Target
 from tests.reset.mutants import MUTANTS
 
-TARGETS: list[tuple[str, Mode]] = [
-    ("local", "exec"),
-    ("docker", "exec"),
-    ("local", "python"),
-    ("docker", "python"),
-]
+WAYS: tuple[Mode, ...] = ("exec", "python")
+TARGETS = [(name, mode) for mode in WAYS for name in ("local", "docker")]
 
 
 def each_time(test: str, name: str, where: tuple[str, Mode]) -> bool:
@@ -61,17 +57,15 @@ def ready(name: str, mode: Mode, workdir: str | None = None) -> Target:
     return target
 
 
-@pytest.fixture(scope="module", params=TARGETS, ids="-".join)
-def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    target = ready(*request.param)
-    yield target
-    target.close()
+def _targets(places: list[tuple[str, Mode]]) -> Any:  # Any: a fixture
+    @pytest.fixture(scope="module", params=places, ids="-".join)
+    def each(request: pytest.FixtureRequest) -> Iterator[Target]:
+        target = ready(*request.param)
+        yield target
+        target.close()
+
+    return each
 
 
-@pytest.fixture(
-    scope="module", params=[each for each in TARGETS if each[1] == "exec"], ids="-".join
-)
-def commands(request: pytest.FixtureRequest) -> Iterator[Target]:
-    target = ready(*request.param)
-    yield target
-    target.close()
+target = _targets(TARGETS)
+commands = _targets([each for each in TARGETS if each[1] == "exec"])

@@ -30,7 +30,6 @@ def grade_all(
     *,
     in_turn: bool = False,
     concurrency: int = CONCURRENCY,
-    at_once: int = 1000,
     **options: Any,
 ) -> dict[str, Verdict]:
     """Grade (name, code, task) each, so many at once; afterwards no sandbox is left.
@@ -44,16 +43,11 @@ def grade_all(
         session = grading_session(
             grader, provider, max_concurrency=concurrency, pool=pool, tags=tag, **options
         )
-        room = asyncio.Semaphore(at_once)
-
-        async def one(code: str, task: Mapping[str, Any]) -> Verdict:
-            async with room:
-                return await grader.grade(session, code, task)
-
         async with session:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    name: group.create_task(one(code, task)) for name, code, task in submissions
+                    name: group.create_task(grader.grade(session, code, task))
+                    for name, code, task in submissions
                 }
             verdicts = {name: task.result() for name, task in tasks.items()}
         async with Session(provider) as session_after:

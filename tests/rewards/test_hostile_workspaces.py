@@ -23,6 +23,7 @@ from sandboxkit.integrations.trl._rollouts import _answer
 from sandboxkit.testing.conformance._base import until
 from tests.grpo.test_rollout import rollouts, row, run
 from tests.rewards.corpus import DATA, read
+from tests.strangers.tasks import write
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the trainers', of many kinds
@@ -113,13 +114,10 @@ def test_each_hostile_workspace_is_graded_afresh(session: Session, left: str, wh
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tasks")
-    for name in ("fresh", "in-place"):
-        (folder / name / "tests").mkdir(parents=True)
-        (folder / name / "instruction.md").write_text("leave 42")
-        (folder / name / "tests" / "test.sh").write_text('test "$(head -c 9 work/answer)" = 42\n')
-    settings = "[sandboxkit]\nin_place = true\n[verifier]\ntimeout_sec = 5\n"
-    (folder / "in-place" / "task.toml").write_text(settings)
-    (folder / "fresh" / "task.toml").write_text("[verifier]\ntimeout_sec = 5\n")
+    test = 'test "$(head -c 9 work/answer)" = 42\n'
+    for name, in_place in (("fresh", "false"), ("in-place", "true")):
+        settings = f"[sandboxkit]\nin_place = {in_place}\n[verifier]\ntimeout_sec = 5\n"
+        write(folder / name, **{"tests/test.sh": test, "task.toml": settings})
     return folder
 
 

@@ -22,21 +22,17 @@ SHARED: dict[str, Callable[[Limits], Grader]] = {"PassRate": PassRate, "ExitCode
 """Graders that run tests beside the submission. What they accept varies with chance and time."""
 EVERY = 12
 """On those, one cheat in so many is tried."""
-AT_NIGHT = frozenset(("tolerances", "set, in, !=, isclose"))
-"""Shapes on which those are measured at night: they run literal asserts and a function of tests each time."""
 
+SLOW = ("tolerances", "set, in, !=, isclose")
+"""Shapes on which those are measured for the document alone: they run literal asserts and a function of tests each time."""
 Counts = dict[str, int]
 """How many are accepted, by shape."""
 
 
-def measured(grader: Callable[[Limits], Grader], *, every_shape: bool) -> Counts:
-    tried = [
-        (trial, shape, name)
-        for trial in TRIALS
-        for shape in trial.shapes
-        if shape.lines and (every_shape or shape.name not in AT_NIGHT)
-        for name in trial.sample(EVERY)
-    ]
+def measured(grader: Callable[[Limits], Grader]) -> Counts:
+    shapes = [(trial, shape) for trial in TRIALS for shape in trial.shapes if shape.lines]
+    shapes = [each for each in shapes if WRITE or each[1].name not in SLOW]
+    tried = [(trial, shape, name) for trial, shape in shapes for name in trial.sample(EVERY)]
     verdicts = try_all("local", grader, tried, as_lines=True)
     counts = Counter(shape for (shape, _), verdict in verdicts.items() if verdict.score == 1)
     return {shape.name: counts[shape.name] for _, shape, _ in tried}
@@ -74,33 +70,17 @@ def test_no_cheat_is_accepted_in_isolation(reset: bool) -> None:
     refused(try_all("local", HostCompare, in_turn(shapes), reset=reset))
 
 
-def check_the_document(*, every_shape: bool) -> None:
-    """Compare the document with what the graders accept. With SANDBOXKIT_WRITE=1, write it first."""
+def test_the_document_has_what_the_other_graders_accept() -> None:
+    """With SANDBOXKIT_WRITE=1, write it first."""
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     old, _, after = rest.partition(END)
-    found = {
-        name: measured(grader, every_shape=every_shape or WRITE) for name, grader in SHARED.items()
-    }
+    found = {name: measured(grader) for name, grader in SHARED.items()}
     if WRITE:
         # Lower than found: what these accept is not the same each time.
-        old = block(
-            {
-                name: {shape: count * 4 // 5 for shape, count in counts.items()}
-                for name, counts in found.items()
-            }
-        )
+        old = block({n: {s: count * 4 // 5 for s, count in c.items()} for n, c in found.items()})
         DOCUMENT.write_text(f"{before}{BEGIN}{old}{END}{after}")
     floors = documented(old)
     assert old == block(floors), "run this test with SANDBOXKIT_WRITE=1"
     for name, counts in found.items():
         low = {shape: count for shape, count in counts.items() if count < floors[name][shape]}
         assert low == {}, f"{name} accepts fewer than the document says"
-
-
-def test_the_document_has_what_the_other_graders_accept() -> None:
-    check_the_document(every_shape=False)
-
-
-@pytest.mark.nightly
-def test_the_document_has_what_the_other_graders_accept_on_every_shape() -> None:
-    check_the_document(every_shape=True)

@@ -66,11 +66,9 @@ ROOT_BY_ANOTHER_NAME = {
 """Images with a user that may be uid 0."""
 
 PATIENCE = 60.0
-MODES = {
-    "standard": SandboxSpec(),
-    "strict": SandboxSpec(profile="strict"),
-    "gvisor": SandboxSpec(isolation="gvisor"),
-}
+# Any: options of a sandbox.
+MODES: dict[str, dict[str, Any]] = {"standard": {}, "strict": {"profile": "strict"}}
+MODES["gvisor"] = {"isolation": "gvisor"}
 REPLACED = ("root", "root:app", "0", "0:0", "00", "000:1000", "65534")
 """Users that are a random uid instead, and the uid that has the name of an account."""
 Built = Callable[[Image], str]
@@ -131,14 +129,8 @@ def docker(*argv: str) -> str:
 def session(url: str | None, image: str, mode: str) -> Session:
     if mode == "gvisor":
         require_gvisor()
-    spec = MODES[mode]
-    return Session(
-        DockerProvider(base_url=url),
-        image=image,
-        profile=spec.profile,
-        isolation=spec.isolation,
-        start_timeout=PATIENCE,
-    )
+    provider = DockerProvider(base_url=url)
+    return Session(provider, image=image, start_timeout=PATIENCE, **MODES[mode])
 
 
 def shown(sandbox: Sandbox, *argv: str, check: bool = True) -> str:

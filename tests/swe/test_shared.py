@@ -11,6 +11,7 @@ from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import Task, _shared, grade, load_task
 from tests.data_here import beside
 from tests.docker_here import require_docker
+from tests.strangers.tasks import write
 from tests.swe.cheats import SCRIPTS, program
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ USER = "docker, another user"
 NOT_PROMISED_IN_PLACE = {"docker": {"bash overwritten"}, "local": set[str]()}
 
 _NIGHTLY = pytest.mark.nightly
-FRESH = ["docker", pytest.param("local", marks=_NIGHTLY), pytest.param(USER, marks=_NIGHTLY)]
+FRESH = ["docker", pytest.param(USER, marks=_NIGHTLY)]
 IN_PLACE = ["local", pytest.param("docker", marks=_NIGHTLY)]
 """Each time every cheat is tried where it may do most, as the root of an image, and in place."""
 
@@ -47,13 +48,10 @@ def session(provider: str) -> Iterator[Session]:
 
 
 def make(folder: Path, test: str = TEST, *, in_place: bool = False, seconds: int = 12) -> Task:
-    (folder / "tests").mkdir()
-    (folder / "instruction.md").write_text("write add.py")
-    (folder / "tests" / "test.sh").write_text(test)
     settings = (
         f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = {seconds}\n"
     )
-    (folder / "task.toml").write_text(settings)
+    write(folder, **{"tests/test.sh": test, "task.toml": settings})
     return load_task(folder)
 
 

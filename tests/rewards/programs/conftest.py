@@ -60,18 +60,19 @@ def options_for(provider: str, language: str | Language) -> dict[str, Any]:
     return {}
 
 
-# Any: rows of data sets, and options of a session.
+# Any: rows of data sets.
 def grade_all(
     provider: str,
     grader: Program,
     submissions: Iterable[tuple[str, str, Mapping[str, Any]]],
     *,
+    needs: str | Language = "python",
     in_turn: bool = True,
-    **options: Any,
 ) -> dict[str, Verdict]:
-    """Grade (name, code, task) each, in two sandboxes."""
+    """Grade (name, code, task) each, in two sandboxes with the tools of a language."""
+    options = options_for(provider, needs)
     return conftest.grade_all(
-        provider, grader, submissions, in_turn=in_turn, concurrency=2, at_once=2, **options
+        provider, grader, submissions, in_turn=in_turn, concurrency=2, **options
     )
 
 

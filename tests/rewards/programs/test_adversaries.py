@@ -9,7 +9,7 @@ from sandboxkit.integrations import rewards
 from sandboxkit.integrations.rewards import Limits, Outcome
 from sandboxkit.integrations.rewards.programs import Program
 from tests.rewards.corpus import read
-from tests.rewards.programs.conftest import DATA, grade_all, options_for
+from tests.rewards.programs.conftest import DATA, grade_all
 
 CHEATS, HONEST = read(DATA / "cheats.toml"), read(DATA / "honest.toml")
 """The cases of the task, and programs by language and name."""
@@ -22,41 +22,27 @@ _EVERY = 3
 
 @pytest.mark.parametrize("language", _LANGUAGES)
 def test_no_cheat_is_accepted_or_masked(provider: str, language: str) -> None:
-    options = options_for(provider, language)
     task = {"cases": CHEATS["cases"], "language": language}
     todo = [(name, code, task) for name, code in CHEATS[language].items()]
     todo = todo if provider == "local" else todo[::_EVERY]
-    verdicts = grade_all(provider, _GRADER, todo, **options)
+    verdicts = grade_all(provider, _GRADER, todo, needs=language)
     assert {name: verdict for name, verdict in verdicts.items() if verdict.reward != 0} == {}
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
 
 
 @pytest.mark.parametrize("language", [*_LANGUAGES, "bash"])
 def test_every_odd_honest_program_is_accepted(provider: str, language: str) -> None:
-    options = options_for(provider, language)
     grader = dataclasses.replace(_GRADER, limits=dataclasses.replace(_LIMITS, timeout=5, wall=25))
     task = {"cases": HONEST["cases"], "language": language}
     todo = [(name, code, task) for name, code in HONEST[language].items()]
     todo = todo if provider == "local" else todo[::_EVERY]
-    verdicts = grade_all(provider, grader, todo, **options)
+    verdicts = grade_all(provider, grader, todo, needs=language)
     wrong = {name: each for name, each in verdicts.items() if each.outcome is not Outcome.PASSED}
     assert wrong == {}
 
 
 def test_the_document_counts_the_corpora() -> None:
     document = Path(str(rewards.__file__)).resolve().with_name("CHEATS.md").read_text()
-    block = document.split("<!-- programs: measured -->\n")[1].split("<!-- end of programs -->")[0]
-    assert block == table()
-
-
-def table() -> str:
-    """Return the document's table; the tests above show that its zeros are true."""
-    rows = [
-        "| language | cheats accepted or masked | honest programs refused |",
-        "| --- | --- | --- |",
-    ]
     for language in (*_LANGUAGES, "bash"):
-        counts = [len(corpus.get(language, ())) for corpus in (CHEATS, HONEST)]
-        cells = [f"0 of {count}" if count else "" for count in counts]
-        rows.append(f"| {language} | {cells[0]} | {cells[1]} |")
-    return "\n".join(rows) + "\n"
+        cheats, honest = (len(corpus.get(language, ())) for corpus in (CHEATS, HONEST))
+        assert f"| {language} | {f'0 of {cheats}' * bool(cheats)} | 0 of {honest} |" in document

@@ -9,7 +9,7 @@ from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards import Limits, Verdict
 from sandboxkit.integrations.rewards.programs import JudgeProgram, Language, Program
 from tests.rewards.corpus import read
-from tests.rewards.programs.conftest import DATA, grade, grade_all, options_for
+from tests.rewards.programs.conftest import DATA, grade, grade_all
 
 GIVEN = read(DATA / "judges.toml")
 JUDGES = {name: JudgeProgram(**fields) for name, fields in GIVEN["judges"].items()}
@@ -32,25 +32,22 @@ def decided(verdicts: Mapping[str, Verdict], programs: Mapping[str, Mapping[str,
 
 
 def test_a_checker_decides(provider: str) -> None:
-    options = options_for(provider, "python")
     task = {**SUMS, "checker": JUDGES["checker"]}
     todo = [(name, program["code"], task) for name, program in CHECKED.items()]
-    decided(grade_all(provider, Program("python"), todo, **options), CHECKED)
+    decided(grade_all(provider, Program("python"), todo), CHECKED)
 
 
 def test_points_are_a_share(provider: str) -> None:
-    options = options_for(provider, "python")
     task = {**SUMS, "checker": JUDGES["checker"]}
-    verdict = grade(provider, Program("python", partial=True), "print('half')", task, **options)
+    verdict = grade(provider, Program("python", partial=True), "print('half')", task)
     assert (verdict.outcome, verdict.score) == ("failed", 0.5)
 
 
 def test_a_checker_in_cpp_with_its_header(provider: str) -> None:
-    options = options_for(provider, "cpp17")
     task = {**SUMS, "checker": JUDGES["cpp_checker"]}
     programs = {name: CHECKED[name] for name in ("another right answer", "a wrong answer")}
     todo = [(name, program["code"], task) for name, program in programs.items()]
-    decided(grade_all(provider, Program("python"), todo, **options), programs)
+    decided(grade_all(provider, Program("python"), todo, needs="cpp17"), programs)
 
 
 @pytest.mark.parametrize(
@@ -61,26 +58,29 @@ def test_a_checker_in_cpp_with_its_header(provider: str) -> None:
     ],
 )
 def test_a_broken_checker_is_the_tasks_mistake(checker: JudgeProgram, words: str) -> None:
-    options = options_for("local", checker.language)
     with pytest.raises(BaseExceptionGroup) as raised:
-        grade("local", Program("python"), "print(1, 2)", {**SUMS, "checker": checker}, **options)
+        grade(
+            "local",
+            Program("python"),
+            "print(1, 2)",
+            {**SUMS, "checker": checker},
+            needs=checker.language,
+        )
     assert raised.group_contains(ConfigurationError, match=words)
 
 
 @pytest.mark.parametrize(("played", "wall"), [(PLAYED, 60), (SILENT, 4)], ids=["all", "silent"])
 def test_an_interactor_decides(provider: str, played: Mapping[str, Any], wall: float) -> None:
-    options = options_for(provider, "python")
     grader = Program("python", limits=Limits(timeout=2, wall=wall, memory_mb=512))
     todo = [(name, program["code"], GAME) for name, program in played.items()]
-    decided(grade_all(provider, grader, todo, **options), played)
+    decided(grade_all(provider, grader, todo), played)
 
 
 def test_a_missing_interpreter_is_not_the_submissions_fault_in_a_dialogue() -> None:
     absent = Language(
         "absent", source="main.x", run=("no-such-interpreter", "main.x"), packages=("absent-dev",)
     )
-    options = options_for("local", "python")
     code = PLAYED["searches"]["code"]
     with pytest.raises(BaseExceptionGroup) as raised:
-        grade("local", Program(absent), code, GAME, **options)
+        grade("local", Program(absent), code, GAME)
     assert raised.group_contains(ConfigurationError, match=r"no no-such-interpreter.*absent-dev")

@@ -9,7 +9,7 @@ from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.rewards.programs import LANGUAGES, Language, Program, language_of
 from sandboxkit.integrations.rewards.programs._samples import CASES, SAMPLES
 from tests.data_here import beside
-from tests.rewards.programs.conftest import grade, options_for
+from tests.rewards.programs.conftest import grade
 
 GIVEN = beside(__file__, "data/languages.json")
 
@@ -40,22 +40,20 @@ def test_an_unusable_language_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("language", [each.name for each in LANGUAGES])
 def test_a_sample_compiles_and_runs(provider: str, language: str) -> None:
-    options = options_for(provider, language)
     task = {"cases": list(CASES), "language": language}
-    verdict = grade(provider, Program(), SAMPLES[language], task, **options)
+    verdict = grade(provider, Program(), SAMPLES[language], task, needs=language)
     assert verdict.outcome is Outcome.PASSED, verdict
     assert [part.outcome for part in verdict.parts] == [Outcome.PASSED] * len(CASES)
 
 
 def test_a_language_of_your_own_takes_five_lines(provider: str) -> None:
-    options = options_for(provider, "python")
     awk = Language(
         "calculator",
         source="main.calc",
         run=("python3", "-c", "print(eval(open('main.calc').read()))"),
     )
     task = {"cases": [{"stdin": "", "stdout": "42\n"}]}
-    assert grade(provider, Program(awk), "6 * 7", task, **options).reward == 1
+    assert grade(provider, Program(awk), "6 * 7", task).reward == 1
 
 
 def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str) -> None:
@@ -64,7 +62,7 @@ def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str
     )
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
     with pytest.raises(BaseExceptionGroup) as raised:
-        grade(provider, Program(missing), "1", task, **options_for(provider, "python"))
+        grade(provider, Program(missing), "1", task)
     assert raised.group_contains(ConfigurationError, match=r"no no-such-compiler.*mist-dev")
 
 
@@ -72,12 +70,11 @@ def test_a_broken_compiler_is_no_fault_of_the_submission(monkeypatch: pytest.Mon
     monkeypatch.setitem(SAMPLES, "c", "not C, as if a library were missing")
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
     with pytest.raises(BaseExceptionGroup) as raised:
-        grade("local", Program("c"), "int main( {", task, **options_for("local", "c"))
+        grade("local", Program("c"), "int main( {", task, needs="c")
     assert raised.group_contains(ConfigurationError, match=r"a sample in c either.*libc6-dev")
 
 
 def test_status_127_of_a_program_is_its_own(provider: str) -> None:
-    options = options_for(provider, "python")
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
-    verdict = grade(provider, Program("python"), "raise SystemExit(127)", task, **options)
+    verdict = grade(provider, Program("python"), "raise SystemExit(127)", task)
     assert (verdict.outcome, verdict.reward) == (Outcome.RUNTIME_ERROR, 0)

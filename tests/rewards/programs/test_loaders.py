@@ -23,7 +23,7 @@ from sandboxkit.integrations.rewards.programs import (
 )
 from sandboxkit.integrations.rewards.programs._problem import problem_of
 from tests.rewards.corpus import read
-from tests.rewards.programs.conftest import DATA, grade_all, options_for
+from tests.rewards.programs.conftest import DATA, grade_all
 
 GIVEN = read(DATA / "loaders.toml")
 DOUBLE = "print(2 * int(input()))"
@@ -73,12 +73,11 @@ def tasks(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_every_layout_is_graded(tasks: dict[str, Any], provider: str) -> None:
-    options = options_for(provider, "python")
     grader = Program("python")
-    right = grade_all(provider, grader, [(n, DOUBLE, t) for n, t in tasks.items()], **options)
+    right = grade_all(provider, grader, [(n, DOUBLE, t) for n, t in tasks.items()])
     assert {name: verdict.reward for name, verdict in right.items()} == dict.fromkeys(tasks, 1.0)
     assert {len(verdict.parts) for verdict in right.values()} == {2}
-    wrong = grade_all(provider, grader, [(n, "print(2)", t) for n, t in tasks.items()], **options)
+    wrong = grade_all(provider, grader, [(n, "print(2)", t) for n, t in tasks.items()])
     assert {name: verdict.reward for name, verdict in wrong.items()} == dict.fromkeys(tasks, 0.0)
 
 

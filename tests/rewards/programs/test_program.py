@@ -21,10 +21,9 @@ PROGRAMS = GIVEN["outcomes"]
 
 
 def test_outcomes_are_told_apart(provider: str) -> None:
-    options = options_for(provider, "python")
     grader = Program("python", limits=Limits(timeout=1, memory_mb=256, output_limit=1 << 20))
     todo = [(name, each["code"], DOUBLE) for name, each in PROGRAMS.items()]
-    verdicts = grade_all(provider, grader, todo, **options)
+    verdicts = grade_all(provider, grader, todo)
     found = {name: verdict.outcome for name, verdict in verdicts.items()}
     assert found == {name: each["outcome"] for name, each in PROGRAMS.items()}, verdicts
     assert {verdict.trust for verdict in verdicts.values()} == {"isolated"}
@@ -34,16 +33,15 @@ def test_outcomes_are_told_apart(provider: str) -> None:
 
 
 def test_a_compile_error_has_the_compilers_words(provider: str) -> None:
-    verdict = grade(provider, Program("c"), "int main( {", DOUBLE, **options_for(provider, "c"))
+    verdict = grade(provider, Program("c"), "int main( {", DOUBLE, needs="c")
     assert verdict.outcome is Outcome.COMPILE_ERROR
     assert "main.c:1" in verdict.detail
     assert len(verdict.detail) < 1000
 
 
 def test_parts_say_what_each_case_used(provider: str) -> None:
-    options = options_for(provider, "python")
     code = "n = int(input())\nfor _ in range(10**6): pass\nprint(2 * n)"
-    verdict = grade(provider, Program("python"), code, DOUBLE, **options)
+    verdict = grade(provider, Program("python"), code, DOUBLE)
     assert [part.name for part in verdict.parts] == ["1", "2", "3"]
     for part in verdict.parts:
         assert part.outcome is Outcome.PASSED
@@ -53,19 +51,17 @@ def test_parts_say_what_each_case_used(provider: str) -> None:
 
 
 def test_the_first_wrong_answer_ends_the_grading(provider: str) -> None:
-    options = options_for(provider, "python")
     code = "n = int(input())\nprint(2 * n if n == 1 else 0)"
-    verdict = grade(provider, Program("python"), code, DOUBLE, in_turn=False, **options)
+    verdict = grade(provider, Program("python"), code, DOUBLE, in_turn=False)
     assert [part.outcome for part in verdict.parts] == [Outcome.PASSED, Outcome.FAILED]
     assert verdict.detail.startswith("case 2: line 1 is wrong: 0")
     assert verdict.score == 0
 
 
 def test_partial_is_the_weighted_share(provider: str) -> None:
-    options = options_for(provider, "python")
     cases = [{**case, "weight": n} for n, case in enumerate(DOUBLE["cases"], 1)]
     code = "n = int(input())\nprint(2 * n if n != 7 else 0)"
-    verdict = grade(provider, Program("python", partial=True), code, {"cases": cases}, **options)
+    verdict = grade(provider, Program("python", partial=True), code, {"cases": cases})
     assert verdict.score == pytest.approx(4 / 6)
     assert len(verdict.parts) == 3
 
@@ -80,9 +76,8 @@ def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provi
         lack(without_control_group(""))  # nothing else counts what the children of case 7 use
     cases = [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n", "weight": n} for n in ENDS]
     grader = Program("python", limits=Limits(timeout=1), partial=True)
-    options = options_for(provider, "python")
     single, shared = (
-        grade(provider, grader, ENDING, {"cases": cases}, in_turn=in_turn, **options)
+        grade(provider, grader, ENDING, {"cases": cases}, in_turn=in_turn)
         for in_turn in (False, True)
     )
     expected = [outcome for _, _, outcome in GIVEN["by_input"]]
@@ -93,7 +88,6 @@ def test_cases_that_share_a_sandbox_have_the_outcomes_of_cases_that_do_not(provi
 
 
 def test_arguments_and_files(provider: str) -> None:
-    options = options_for(provider, "python")
     case: dict[str, Any] = {
         "args": ["a b", "$HOME", "'"],
         "files": {"in.txt": "words\n"},
@@ -106,42 +100,38 @@ def test_arguments_and_files(provider: str) -> None:
         ({"none.txt": "WORDS\n"}, Outcome.FAILED, "none.txt"),
     ):
         task = {"cases": [{**case, "outputs": outputs or case["outputs"]}]}
-        verdict = grade(provider, Program("python"), GIVEN["files"], task, **options)
+        verdict = grade(provider, Program("python"), GIVEN["files"], task)
         assert verdict.outcome is outcome
         assert detail in verdict.detail
 
 
 def test_nothing_of_one_case_reaches_the_next(provider: str) -> None:
-    options = options_for(provider, "python")
     cases = {"cases": [{"stdin": f"{n}\n", "stdout": f"{2 * n}\n"} for n in range(6)]}
-    verdict = grade(provider, Program("python"), GIVEN["leaver"], cases, **options)
+    verdict = grade(provider, Program("python"), GIVEN["leaver"], cases)
     assert verdict.outcome is Outcome.PASSED, verdict
 
 
 def test_a_time_limit_is_multiplied_for_slow_languages(provider: str) -> None:
-    options = options_for(provider, "python")
     code = "import time\nn = int(input())\nwhile time.process_time() < 0.6: pass\nprint(2 * n)"
     task = {**DOUBLE, "time_limit": 0.2}
-    assert grade(provider, Program("python"), code, task, **options).reward == 1
+    assert grade(provider, Program("python"), code, task).reward == 1
     late = code.replace("0.6", "1.6")
-    assert grade(provider, Program("python"), late, task, **options).outcome is Outcome.TIMEOUT
+    assert grade(provider, Program("python"), late, task).outcome is Outcome.TIMEOUT
 
 
 def test_a_memory_limit_is_the_tasks_own(provider: str) -> None:
-    options = options_for(provider, "python")
     code = "n = int(input())\nx = bytearray(200 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(2 * n)"
     low, high = ({**DOUBLE, "memory_limit_mb": size} for size in (64, 512))
-    assert grade(provider, Program("python"), code, low, **options).outcome is Outcome.OOM
-    assert grade(provider, Program("python"), code, high, **options).reward == 1
+    assert grade(provider, Program("python"), code, low).outcome is Outcome.OOM
+    assert grade(provider, Program("python"), code, high).reward == 1
 
 
 def test_appended_tests_are_shared(provider: str) -> None:
-    options = options_for(provider, "python")
     task = {"tests": "assert double(2) == 4", "trust": "shared"}
     grader = Program("python")
-    verdict = grade(provider, grader, "def double(n): return 2 * n", task, **options)
+    verdict = grade(provider, grader, "def double(n): return 2 * n", task)
     assert (verdict.reward, verdict.trust) == (1, "shared")
-    verdict = grade(provider, grader, "def double(n): return n", task, **options)
+    verdict = grade(provider, grader, "def double(n): return n", task)
     assert (verdict.reward, verdict.trust) == (0, "shared")
 
 
