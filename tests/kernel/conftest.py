@@ -14,7 +14,6 @@ from tests.data_here import beside
 from tests.docker_here import require_docker
 
 CELLS = beside(__file__, "cells.toml")
-"""Programs, by name."""
 SITE = "/opt/packages"
 _LEFT_OUT = {"debugpy", "jedi"}  # large, and not needed to run cells
 KINDS = {"local-ipykernel": True, "local-own": False}

@@ -14,7 +14,6 @@ from tests.run import GROUPS, Group
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = beside(__file__, "run.toml")
 FLAKY, FAILS, PASSES = GIVEN["flaky"], GIVEN["fails"], GIVEN["passes"]
-"""Files of tests."""
 
 
 class Toy:

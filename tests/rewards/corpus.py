@@ -81,7 +81,6 @@ def items(path: Path) -> tuple[Item, ...]:
 CORPORA: dict[str, tuple[Item, ...]] = {
     f"{path.parent.name}/{path.stem}": items(path) for path in sorted(DATA.glob("corpus/*/*.toml"))
 }
-"""Items by folder and file."""
 
 
 def of_folder(folder: str) -> list[Item]:

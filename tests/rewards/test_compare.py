@@ -55,7 +55,7 @@ def test_a_value_equals_itself(value: Any) -> None:
         assert comparison.equal(encode(value), encode(value))
 
 
-@pytest.mark.parametrize(("left", "right"), map(literal_eval, ASSERTS["strict"]))
+@pytest.mark.parametrize(("left", "right"), [*map(literal_eval, ASSERTS["strict"])])
 def test_strict_compares_types(left: Any, right: Any) -> None:
     assert not STRICT.equal(encode(left), encode(right))
 
@@ -101,7 +101,7 @@ def test_a_case_that_cannot_be_used_is_refused(task: dict[str, Any]) -> None:
         declared(task)
 
 
-@pytest.mark.parametrize(("left", "right"), map(literal_eval, ASSERTS["numbers"]))
+@pytest.mark.parametrize(("left", "right"), [*map(literal_eval, ASSERTS["numbers"])])
 def test_numbers_of_any_type_are_equal_unless_strict(left: Any, right: Any) -> None:
     assert PYTHON.equal(encode(left), encode(right))
     assert PYTHON.equal(encode([left]), encode([right]))

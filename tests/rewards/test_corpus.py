@@ -21,7 +21,6 @@ SIZES = {
 }
 """How many items each folder has at least."""
 Submission = tuple[str, str, Item]
-"""A name, a program, and its item."""
 
 
 def check_all(where: str, grader: Grader, submissions: list[Submission], *, passed: bool) -> None:

@@ -22,7 +22,6 @@ HONEST = "import time\nwhile time.process_time() < 2: pass\nprint('done')"
 """Needs two seconds of processor time, whatever else happens."""
 GIVEN = read(DATA / "feigned_starvation.toml")
 FEIGNED = GIVEN["feigned"]
-"""Programs that feign that others keep them off the processor."""
 
 
 async def grade_together(

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.timeout(280)
 
 GIVEN = read(DATA / "hostile_runs.toml")
 HOSTILE = GIVEN["hostile"]
-"""What the function does when it is called."""
 GOOD = "def f(x):\n    return x + 1\n"
 CASES = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 TESTS = {"tests": "from solution import f\ndef test_it():\n    assert f(1) == 2\n"}

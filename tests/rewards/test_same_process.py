@@ -19,7 +19,6 @@ from tests.rewards.trials import TRIALS, Shape, refused, try_all
 pytestmark = pytest.mark.timeout(900)
 LIMITS = Limits(timeout=20, wall=40, memory_mb=256)
 EVERY = 9
-"""Of the cheats of each trial every so manieth is tried."""
 
 
 @dataclass(frozen=True, slots=True)

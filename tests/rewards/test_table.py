@@ -26,7 +26,6 @@ EVERY = 12
 SLOW = ("tolerances", "set, in, !=, isclose")
 """Shapes on which those are measured for the document alone: they run literal asserts and a function of tests each time."""
 Counts = dict[str, int]
-"""How many are accepted, by shape."""
 
 
 def measured(grader: Callable[[Limits], Grader]) -> Counts:

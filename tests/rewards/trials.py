@@ -65,7 +65,6 @@ TESTS = list(MIXES.shapes[0].lines)
 Tried = tuple[Trial, Shape, str | None]
 """A task, one of its shapes, and the name of the cheat; None for the correct submission."""
 Key = tuple[str, str | None]
-"""The names of shape and cheat."""
 
 
 def in_turn(shapes_of_each: int) -> Iterator[Tried]:

@@ -63,7 +63,6 @@ _ROOTS += "dup:x:1000:1000::/:/bin/sh\n"
 ROOT_BY_ANOTHER_NAME = {
     user: Image(files={"/etc/passwd": _ROOTS}, user=user) for user in _GIVEN["root_by_another_name"]
 }
-"""Images with a user that may be uid 0."""
 
 PATIENCE = 60.0
 # Any: options of a sandbox.

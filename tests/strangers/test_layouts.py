@@ -27,7 +27,6 @@ __all__ = ["layer", "provider", "state"]  # fixtures
 pytestmark = pytest.mark.anyio
 GIVEN = beside(__file__)
 CHOSEN = GIVEN["chosen"]
-"""Hostile images that an ordinary user tries."""
 
 
 @pytest.fixture

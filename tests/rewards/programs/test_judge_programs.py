@@ -58,14 +58,9 @@ def test_a_checker_in_cpp_with_its_header(provider: str) -> None:
     ],
 )
 def test_a_broken_checker_is_the_tasks_mistake(checker: JudgeProgram, words: str) -> None:
+    task = {**SUMS, "checker": checker}
     with pytest.raises(BaseExceptionGroup) as raised:
-        grade(
-            "local",
-            Program("python"),
-            "print(1, 2)",
-            {**SUMS, "checker": checker},
-            needs=checker.language,
-        )
+        grade("local", Program("python"), "print(1, 2)", task, needs=checker.language)
     assert raised.group_contains(ConfigurationError, match=words)
 
 
