@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.conformance.test_mutants import CASES
+from tests.data_here import beside
 from tests.reset.attacks import ATTACKS
 from tests.reset.mutants import MUTANTS
 from tests.rewards.test_table import SHARED
@@ -69,31 +70,10 @@ def table(tests: Collection[str]) -> str:
     )
     document = "tests/rewards/test_table.py::test_the_document_has_what_the_other_graders_accept"
     judges = len(SHARED) if document in tests else 0
-    rows = [
-        ("weakened provider, by a check that also runs on local", on("local")),
-        ("weakened provider, by a check that also runs on docker", on("docker")),
-        (
-            "weakened provider, by a check that also runs on kubernetes (the others in a part)",
-            on("kubernetes"),
-        ),
-        (
-            "weakened provider, by a check that also runs on a hosted vendor (the others in a part, or at night)",
-            some_vendor(),
-        ),
-        (
-            "agent whose reset lacks a step, by an attack that is also tried on the whole agent",
-            f"{len(tried)} of {len(MUTANTS)}",
-        ),
-        (
-            "no reset, by attacks that affect the next job, or are known not to",
-            f"{len(felt)} of {len(ATTACKS)}",
-        ),
-        (
-            "attack that is tried on a reset, with a provider and a way to run jobs",
-            f"{len(after)} of {len(ATTACKS)}",
-        ),
-        ("judge beside the submission, by cheats that it accepts", f"{judges} of {len(SHARED)}"),
-    ]
+    counts = [on("local"), on("docker"), on("kubernetes"), some_vendor()]
+    counts += [f"{len(tried)} of {len(MUTANTS)}", f"{len(felt)} of {len(ATTACKS)}"]
+    counts += [f"{len(after)} of {len(ATTACKS)}", f"{judges} of {len(SHARED)}"]
+    rows = zip(beside(__file__)["labels"], counts, strict=True)
     head = "| mutants | shown each time |\n|---|---|\n"
     return head + "".join(f"| {what} | {count} |\n" for what, count in rows)
 

@@ -3,20 +3,9 @@
 import subprocess
 from typing import NamedTuple
 
-_CODE = """
-import os
-for pid in filter(str.isdigit, os.listdir("/proc")):
-    try:
-        with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/cmdline") as cmdline:
-            name, _, rest = stat.read().partition("(")[2].rpartition(")")
-            args = cmdline.read().replace(chr(0), " ").strip()
-    except OSError:
-        continue  # it has ended
-    state, parent = rest.split()[:2]
-    if int(pid) != os.getpid():
-        print(pid, parent, state, name.replace(" ", "_"), args.replace(chr(10), " "))
-"""
-COMMAND = ("python3", "-I", "-S", "-c", _CODE)
+from tests.data_here import beside
+
+COMMAND: tuple[str, ...] = ("python3", "-I", "-S", "-c", beside(__file__)["code"])
 
 
 class Listed(NamedTuple):

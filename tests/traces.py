@@ -21,8 +21,6 @@ from sandboxkit.errors import (
 from sandboxkit.provider import Provider, StreamName
 from sandboxkit.types import Command
 
-__all__ = ["assert_forgotten", "traces", "use_up"]
-
 _AT_ONCE = 6
 _SECONDS = 120.0
 _FILL = "held = []\nwhile True: held.append(bytearray(1 << 24))"

@@ -85,9 +85,7 @@ def test_content_that_changes_during_a_build_is_in_no_image(recipe: Image, tmp_p
     assert images() == []
 
 
-def test_the_default_image_identifies_an_image(
-    recipe: Image, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_image_is_a_part_of_it(recipe: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     own = require_docker()
     monkeypatch.delenv("SANDBOXKIT_DOCKER_IMAGE")
     named = Image(own, recipe.steps).build("docker", tags=TAGS).result(120)

@@ -12,9 +12,8 @@ import pytest
 
 from sandboxkit import _distribution
 from tests.data_here import beside
-from tests.packaging.test_surface import tracked
+from tests.packaging.test_surface import ROOT, tracked
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 NAME: str = PROJECT["project"]["name"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]

@@ -16,10 +16,9 @@ from sandboxkit import CommandTimeoutError, Session
 from sandboxkit.cli import build_parser
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance._base import until
-from tests.packaging.test_surface import tracked
+from tests.packaging.test_surface import ROOT, tracked
 from tests.process_list import processes
 
-ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [path for path in tracked("*.md") if "NOTICE" not in path.name]
 README = (ROOT / "README.md").read_text()
 START = (ROOT / "docs" / "index.md").read_text()

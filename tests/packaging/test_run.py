@@ -8,10 +8,9 @@ import pytest
 from tests import run
 from tests.data_here import beside
 from tests.outcomes import Outcome
-from tests.packaging.test_surface import tracked
+from tests.packaging.test_surface import ROOT, tracked
 from tests.run import GROUPS, Group
 
-ROOT = Path(__file__).resolve().parents[2]
 GIVEN = beside(__file__, "run.toml")
 FLAKY, FAILS, PASSES = GIVEN["flaky"], GIVEN["fails"], GIVEN["passes"]
 
@@ -75,29 +74,24 @@ def test_a_failure_that_stays_fails_the_run(toy: Toy, text: str) -> None:
     assert toy.run(passes=PASSES, other=text) == 1
 
 
-def test_what_is_marked_alone_runs_afterwards(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    alone = "import pytest\npytestmark = pytest.mark.alone\n" + PASSES
-    assert toy.run(a=alone, b=PASSES) == 0
-    assert capsys.readouterr().out.split("\n\n")[1].splitlines()[1].split()[:2] == ["test", "2"]
-
-
-def test_a_group_may_have_only_what_runs_alone_but_not_nothing(toy: Toy) -> None:
-    assert toy.run(a="import pytest\npytestmark = pytest.mark.alone\n" + PASSES) == 0
-    assert toy.run(a="import pytest\npytestmark = pytest.mark.nightly\n" + PASSES) == 1
-
-
-def test_a_missing_component_fails_where_required(
+def test_what_is_marked_alone_runs_afterwards_but_nothing_is_an_error(
     toy: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    marked = "import pytest\npytestmark = pytest.mark.{}\n" + PASSES
+    assert toy.run(a=marked.format("alone"), b=PASSES) == 0
+    assert capsys.readouterr().out.split("\n\n")[1].splitlines()[1].split()[:2] == ["test", "2"]
+    assert toy.run(a=marked.format("alone"), b=marked.format("nightly")) == 0
+    assert toy.run(a=marked.format("nightly")) == 1
+
+
+def test_a_required_component_is_there(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     assert toy.run(skips=GIVEN["skips"], passes=PASSES) == 0
     assert "     1  daemon   start it\n" in capsys.readouterr().out
     assert toy.run("--required") == 1
     assert toy.run("--required", "daemon") == 0
 
 
-def test_a_test_that_another_group_ran_is_no_skip(
-    toy: Toy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_group_ran_is_no_skip(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = [
         run.Ran("a", outcomes={"t::x": Outcome("t::x", "skipped", "no y: get it")}),
         run.Ran("b", outcomes={"t::x": Outcome("t::x", "passed")}),

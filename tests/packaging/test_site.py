@@ -8,7 +8,6 @@ import re
 import runpy
 import shlex
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -16,9 +15,8 @@ import pytest
 from sandboxkit import errors
 from sandboxkit.cli import build_parser
 from sandboxkit.testing.conformance import ProviderConformance
-from tests.packaging.test_surface import PUBLIC_MODULES, tracked
+from tests.packaging.test_surface import PUBLIC_MODULES, ROOT, tracked
 
-ROOT = Path(__file__).resolve().parents[2]
 # Any: the scripts' own functions.
 REFERENCE: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs" / "reference.py"))
 COMMANDS: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "docs" / "commands.py"))

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.snippets import BLOCK, snippets
-from tests.packaging.test_surface import tracked
+from tests.packaging.test_surface import ROOT, tracked
 
 pytestmark = pytest.mark.timeout(320)
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [path for path in tracked("docs/*.md", "README.md") if path.name != "options.md"]
 PLAYED = [path for path in PAGES if snippets(path.read_text())]
 WITH_TRL = [path for path in PLAYED if "integrations.trl" in path.read_text()]

@@ -17,8 +17,6 @@ from tests.data_here import beside
 from tests.docker_here import TEST_IMAGE
 from tests.reset.attacks import ATTACKS, attacker, victim
 
-__all__ = ["DEADLINE", "ENDS_CONNECTIONS", "PROGRAMS", "Mode", "Outcome", "Target", "differences"]
-
 PROGRAMS = beside(__file__)
 ENDS_CONNECTIONS: str = PROGRAMS["ends_connections"]
 """A job that makes and ends TCP connections of its loopback."""

@@ -1,5 +1,7 @@
 """What a job has that is its own: a user, a terminal, files from outside, a folder."""
 
+from contextlib import closing
+
 import pytest
 
 from sandboxkit import Operation, PtySize, SandboxFileNotFoundError
@@ -49,12 +51,9 @@ def test_uploaded_files_are_removed(target: Target) -> None:
 
 
 def test_a_sandbox_without_reuse_is_never_clean() -> None:
-    target = Target("local", "exec", reuse="never")
-    try:
-        with pytest.raises(SandboxNotCleanError, match="not made for being reset"):
-            target.sandbox()
-    finally:
-        target.close()
+    refused = pytest.raises(SandboxNotCleanError, match="not made for being reset")
+    with closing(Target("local", "exec", reuse="never")) as target, refused:
+        target.sandbox()
 
 
 @pytest.mark.parametrize("name", ["local", "docker"])
@@ -65,7 +64,7 @@ def test_a_workdir_elsewhere_is_restored(name: str) -> None:
         target = ready(name, "exec", workdir)
     except SandboxNotCleanError as error:
         pytest.skip(f"such a sandbox cannot be reset: {error}")
-    try:
+    with closing(target):
         fresh = target.run(target.sandbox(), PROGRAMS["look"])
         assert fresh.status == 0, fresh.stderr
         assert target.reset() == "clean"
@@ -78,5 +77,3 @@ def test_a_workdir_elsewhere_is_restored(name: str) -> None:
             assert (after.status, after.stdout) == (0, fresh.stdout), (change, after.stderr)
             assert target.reset() == "clean", change
         assert target.made == 1
-    finally:
-        target.close()

@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,27 +51,21 @@ def test_a_missing_step_is_detected(
     agent: Path, mutant: Mutant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(binary, "path", lambda arch=None: agent)
-    target = Target(mutant.provider, "exec")
-    try:
+    with closing(Target(mutant.provider, "exec")) as target:
         if mutant.shown_by == "users":
             assert len({target.user() for _ in range(2)}) == 1
             return
         outcome, felt = target.felt_after_a_reset(mutant.shown_by)
         assert bool(felt) == mutant.felt
         assert outcome == ("clean" if mutant.felt else "given up")
-    finally:
-        target.close()
 
 
 def test_the_unchanged_copy_passes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = source / "agent-whole"
     build(source / "agent", "nothing", path)
     monkeypatch.setattr(binary, "path", lambda arch=None: path)
-    target = Target("local", "exec")
-    try:
+    with closing(Target("local", "exec")) as target:
         for attack in sorted({mutant.shown_by for mutant in MUTANTS} - {"users"}):
             outcome, felt = target.felt_after_a_reset(attack)
             assert not felt, (attack, felt)
             assert outcome == "clean" or target.may_give_up(attack)
-    finally:
-        target.close()

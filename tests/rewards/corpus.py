@@ -59,7 +59,7 @@ def fill(value: Any, texts: Mapping[str, str]) -> Any:
 
 
 def _item(
-    name: str, row: dict[str, Any], limits: Mapping[str, Any] | None = None, **rest: Any
+    name: str, row: dict[str, Any], limits: dict[str, Any] | None = None, **rest: Any
 ) -> Item:
     if isinstance(row.get("cases"), str):
         row["cases"] = ast.literal_eval(row["cases"])

@@ -11,14 +11,8 @@ from tests.rewards.corpus import CORPORA, DATA, Item, of_folder
 
 pytestmark = pytest.mark.timeout(1800)
 GENEROUS = HostCompare(Limits(timeout=60, deadline=1500))
-SIZES = {
-    "across": 55,
-    "beside": 11,
-    "honest": 110,
-    "humaneval_shaped": 30,
-    "idioms": 70,
-    "strangers": 78,
-}
+FOLDERS = ("across", "beside", "honest", "humaneval_shaped", "idioms", "strangers")
+SIZES = dict(zip(FOLDERS, (55, 11, 110, 30, 70, 78), strict=True))
 """How many items each folder has at least."""
 Submission = tuple[str, str, Item]
 

@@ -57,9 +57,7 @@ async def test_a_missing_artefact_is_scored() -> None:
 
 
 @pytest.mark.parametrize(("failures", "reward"), [(2, 1.0), (99, None)])
-async def test_a_failure_is_retried_elsewhere_and_then_masked(
-    failures: int, reward: float | None
-) -> None:
+async def test_failures_are_retried_or_masked(failures: int, reward: float | None) -> None:
     seen: list[str | None] = []
 
     async def grade(sandbox: Sandbox) -> Verdict:
@@ -89,9 +87,7 @@ async def left(
 
 
 @pytest.mark.parametrize(("script", "options"), GIVEN["too_much"])
-async def test_an_artefact_that_cannot_leave_is_scored(
-    script: str, options: dict[str, Any]
-) -> None:
+async def test_artefacts_that_cannot_leave_are_scored(script: str, options: dict[str, Any]) -> None:
     verdict = await left(script, **options)
     assert (verdict.outcome, verdict.reward) == (Outcome.TRUNCATED, 0.0)
     assert verdict.trust == "isolated"

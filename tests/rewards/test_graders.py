@@ -67,9 +67,7 @@ async def test_an_outage_is_retried_and_then_masked(failures: int, outcome: Outc
 
 
 class Hanging(FakeProvider):
-    def __init__(self) -> None:
-        super().__init__()
-        self.starting = 0
+    starting = 0
 
     async def create(self, spec: SandboxSpec) -> str:
         self.starting += 1

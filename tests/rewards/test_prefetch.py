@@ -20,9 +20,7 @@ TASK = {"entry_point": "f", "cases": CASES}
 
 
 class Counted(LocalProvider):
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = 0
+    made = 0
 
     async def create(self, spec: SandboxSpec) -> str:
         self.made += 1

@@ -23,12 +23,10 @@ MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 CANARY = b"the content of a private file\n"
 
 
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **more: Any
-) -> tarfile.TarInfo:
+def member(name: str, kind: bytes = tarfile.REGTYPE, to: str = "", **more: Any) -> tarfile.TarInfo:
     """A member of a tar archive; `more` are further attributes."""
     made = tarfile.TarInfo(name)
-    made.type, made.linkname, made.mode = kind, link, 0o755
+    made.type, made.linkname, made.mode = kind, to, 0o755
     for attribute, value in more.items():
         setattr(made, attribute, value)
     return made

@@ -131,18 +131,16 @@ async def test_a_cancelled_start_ends_the_reading_of_a_bomb(tmp_path: Path) -> N
         assert cached(tmp_path) == []
 
 
-PROGRAM = """
-import sys
-from sandboxkit import Session
-print("begins", flush=True)
-Session("local", image=sys.argv[1], start_timeout=float(sys.argv[2])).sandbox().exec(["true"]).result()
-"""
-
-
 @pytest.mark.parametrize("by", ["start_timeout", "SIGTERM", "SIGINT"])
 def test_a_program_ends_that_reads_a_bomb(tmp_path: Path, by: str) -> None:
     image = with_a_bomb(tmp_path)
-    argv = [sys.executable, "-c", PROGRAM, str(image), "2" if by == "start_timeout" else "600"]
+    argv = [
+        sys.executable,
+        "-c",
+        GIVEN["program"],
+        str(image),
+        "2" if by == "start_timeout" else "600",
+    ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         try:
             if by != "start_timeout":
@@ -165,7 +163,8 @@ def until_extracting(tmp_path: Path) -> None:
 
 async def test_what_a_killed_reading_left_is_removed_however_deep_it_is(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(with_a_bomb(tmp_path)), "600"], stdout=subprocess.PIPE
+        [sys.executable, "-c", GIVEN["program"], str(with_a_bomb(tmp_path)), "600"],
+        stdout=subprocess.PIPE,
     ) as program:
         await anyio.to_thread.run_sync(until_extracting, tmp_path)
         program.kill()

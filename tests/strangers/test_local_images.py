@@ -129,17 +129,6 @@ class Host:
 
 CASES = (*HOSTILE, *CONFINED, *HONEST)
 needs_gvisor = needs_local_gvisor()
-AS_USER = f"""
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from pathlib import Path
-from tests.strangers.test_local_images import CASES, GVISOR, Host
-def check():
-    folder = Path(os.environ["SANDBOXKIT_STATE_DIR"], "host")
-    folder.mkdir()
-    host = Host(folder)
-    return [host.problem(case) for case in CASES if case.spec != GVISOR]
-print([each for each in await anyio.to_thread.run_sync(check) if each])
-"""
 
 
 @pytest.fixture
@@ -161,7 +150,8 @@ def test_links_of_an_image_lead_only_into_the_image(host: Host, case: StrangersI
 
 @needs_root("root starts a program as another user")
 async def test_links_of_an_image_lead_a_user_nowhere_else(tmp_path: Path, state: Path) -> None:
-    assert await as_ordinary_user(AS_USER, state) == "[]\n"
+    program = _GIVEN["as_user"].replace("ROOT", repr(str(Path(__file__).parents[2])))
+    assert await as_ordinary_user(program, state) == "[]\n"
 
 
 def test_a_volume_cannot_lead_the_mount_of_another_one_to_the_host(host: Host, state: Path) -> None:
@@ -198,9 +188,7 @@ async def test_a_link_in_a_snapshot_leads_nowhere(host: Host, layer: bytes, tmp_
 
 
 @pytest.mark.parametrize("variable", ["A=x\0--share-net", "A\0--bind\0/\0/x=y", "A=\0"])
-def test_a_variable_adds_no_option(
-    tmp_path: Path, layer: bytes, state: Path, variable: str
-) -> None:
+def test_no_variable_is_an_option(tmp_path: Path, layer: bytes, state: Path, variable: str) -> None:
     image = str(docker_save(tmp_path / "image.tar", [layer], env=[variable]))
     with Session("local", image=image) as session, pytest.raises(SandboxError, match="NUL"):
         session.run(["sh", "-c", "exit"]).result(60)

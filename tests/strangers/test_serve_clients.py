@@ -1,6 +1,7 @@
 """Hostile clients of `sandboxkit serve`, which lends them sandboxes of the machine that it runs on."""
 
 import contextlib
+import functools
 import http.client
 import json
 import socket
@@ -38,20 +39,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _asking(url: str, secret: str) -> Ask:
-    def ask(method: str, path: str, body: object = None) -> tuple[int, str]:
-        parts = urlsplit(url)
-        assert parts.hostname
-        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
-        with contextlib.closing(
-            http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE)
-        ) as connection:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
-
-    return ask
+def _ask(url: str, secret: str, method: str, path: str, body: object = None) -> tuple[int, str]:
+    parts = urlsplit(url)
+    assert parts.hostname
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    made = http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE)
+    with contextlib.closing(made) as connection:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -71,12 +68,12 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def alice(url: str) -> Ask:
-    return _asking(url, ALICE)
+    return functools.partial(_ask, url, ALICE)
 
 
 @pytest.fixture(scope="module")
 def bob(url: str) -> Ask:
-    return _asking(url, BOB)
+    return functools.partial(_ask, url, BOB)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +86,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[As
     ]
     (root / "listed" / "bin").mkdir(parents=True)
     with _served(tmp_path_factory.mktemp("open"), *allowed) as url:
-        yield _asking(url, ALICE)
+        yield functools.partial(_ask, url, ALICE)
 
 
 def _refused(answer: tuple[int, str], *words: str) -> None:
@@ -151,9 +148,7 @@ def _run(ask: Ask, path: str, *argv: str) -> str:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CASES["calls"])
-def test_an_id_of_another_is_no_id(
-    alice: Ask, bob: Ask, method: str, path: str, body: object
-) -> None:
+def test_ids_of_others_are_none(alice: Ask, bob: Ask, method: str, path: str, body: object) -> None:
     mine = _sandbox(alice)
     assert bob(method, mine + path, body)[0] == 404
     assert _run(alice, mine, "echo", "here") == "here\n"
@@ -207,13 +202,6 @@ def test_a_session_of_a_client_has_no_more_rights(url: str, root: Path) -> None:
     Operation(provider.aclose()).result(DEADLINE)
 
 
-DIAL = """
-import socket, sys
-try: print(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 5).recv(9).decode())
-except OSError as error: print("no")
-"""
-
-
 @pytest.fixture
 def dial() -> Iterator[tuple[str, ...]]:
     """A command that asks a service on the server's loopback."""
@@ -224,7 +212,7 @@ def dial() -> Iterator[tuple[str, ...]]:
                 connection.sendall(b"inside")
 
         threading.Thread(target=answer, daemon=True).start()
-        yield "python3", "-c", DIAL, str(own.getsockname()[1])
+        yield "python3", "-c", CASES["dial"], str(own.getsockname()[1])
 
 
 def test_a_sandbox_without_options_reaches_nothing(alice: Ask, dial: tuple[str, ...]) -> None:
@@ -258,7 +246,7 @@ def test_on_docker_clients_name_the_images_that_a_pattern_lists(tmp_path: Path) 
     name, _, tag = TEST_IMAGE.rpartition(":")
     listed = ["--allow-image", f"{name}:*", "--profile", "strict", "--max-memory-mb", "128"]
     with _served(tmp_path, *listed, provider="docker") as url:
-        ask = _asking(url, ALICE)
+        ask = functools.partial(_ask, url, ALICE)
         for image in ("python:3.11-slim", f"{name}:5000/x:{tag}", f"{name}:../x", "/", "sha256:12"):
             _refused(ask("POST", "/v1/sandboxes", {"image": image}), "image=", "--allow-image")
         for wanted in ({"profile": "standard"}, {"network": "internet"}, {"user": "root"}):

@@ -104,9 +104,7 @@ def test_a_task_of_harbor_gets_no_network_and_no_variable_by_its_own_word(
     assert CANARY not in str(refused.value)
 
 
-def test_callers_list_networks_and_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_list_networks_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "given")
     toml = (
         '[environment]\ndocker_image = "debian:12"\nenv = { A = "${HF_TOKEN}" }\n'

@@ -4,8 +4,6 @@ import json
 
 from tests.data_here import beside
 
-__all__ = ["IN_WORKSPACES", "SCRIPTS", "planted", "program"]
-
 _GIVEN = beside(__file__)
 _REWARD = "/logs/verifier/reward.txt"
 _FORGE = f"mkdir -p /logs/verifier; echo 1.0 > {_REWARD}"

@@ -14,6 +14,7 @@ from sandboxkit import ConfigurationError, Egress, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
 from sandboxkit.testing import FakeProvider
+from tests.data_here import beside
 from tests.strangers.tasks import write
 
 pytestmark = pytest.mark.anyio
@@ -79,23 +80,12 @@ async def test_the_token_budget_ends_the_episode(session: Session, tasks: dict[s
         assert (await env.step("bash", RIGHT, tokens=1)).done
 
 
-FETCH = """
-import sys, urllib.error, urllib.request
-try:
-    print(urllib.request.urlopen(sys.argv[1]).status)
-except urllib.error.HTTPError as error:
-    print(error.code)
-"""
-
-
-async def test_the_setup_alone_reaches_its_network(
-    session: Session, tasks: dict[str, Task]
-) -> None:
+async def test_only_the_setup_has_its_network(session: Session, tasks: dict[str, Task]) -> None:
     handler = http.server.SimpleHTTPRequestHandler
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as mirror:
         threading.Thread(target=mirror.serve_forever).start()
         host = f"mirror.test:{mirror.server_port}"
-        fetch = f"python3 -c '{FETCH}' http://{host}/"
+        fetch = f"python3 -c '{beside(__file__)['fetch']}' http://{host}/"
         network = Egress(allow=[host], hosts={"mirror.test": "127.0.0.1"}, private=["127.0.0.1"])
         task = dataclasses.replace(tasks["a"], setup=f"{fetch} > installed", setup_network=network)
         try:
@@ -158,9 +148,7 @@ async def test_a_dead_sandbox_masks_its_episode(session: Session, tasks: dict[st
 @pytest.mark.parametrize(
     "text", ["1.0\\n0.0", "1.5", "-1", "+1", "1_0e-1", "0x1p0", "", "inf", "1" * 5000]
 )
-async def test_a_file_without_a_reward_is_tampering(
-    session: Session, folder: Path, text: str
-) -> None:
+async def test_rewardless_files_are_tampering(session: Session, folder: Path, text: str) -> None:
     (folder / "a" / "tests" / "test.sh").write_text(f"printf '{text}' > /logs/verifier/reward.txt")
     async with SweEnv(session, load_tasks(folder)) as env:
         await env.reset("a")

@@ -53,9 +53,7 @@ def test_an_episode_over_http(url: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "body", "status", "says"), beside(__file__)["bad"])
-def test_bad_requests_get_reasons(
-    url: str, path: str, body: object, status: int, says: str
-) -> None:
+def test_bad_requests_fail(url: str, path: str, body: object, status: int, says: str) -> None:
     got, answer = send(url + path, body)
     assert got == status
     assert says in answer["error"]

@@ -15,14 +15,8 @@ from tests.strangers.tasks import write
 from tests.swe.cheats import SCRIPTS, program
 
 pytestmark = pytest.mark.anyio
-TEST = """\
-set -u
-out=/logs/verifier/reward.txt
-wrong() { echo 0.0 > "$out"; exit 1; }
-[ "$(python3 /workspace/add.py 2 3 2>/dev/null)" = 5 ] || wrong
-[ "$(python3 /workspace/add.py 40 2 2>/dev/null)" = 42 ] || wrong
-echo 1.0 > "$out"
-"""
+GIVEN = beside(__file__)
+TEST: str = GIVEN["test"]
 RIGHT = "echo 'import sys; print(int(sys.argv[1]) + int(sys.argv[2]))' > add.py"
 PROVIDERS = ("local", "docker")
 USER = "docker, another user"
@@ -121,7 +115,7 @@ async def test_tests_are_out_of_another_users_reach(session: Session, tmp_path: 
 
 
 @pytest.mark.parametrize("provider", ["local"])
-@pytest.mark.parametrize(("test", "outcome", "score"), beside(__file__))
+@pytest.mark.parametrize(("test", "outcome", "score"), GIVEN["agree"])
 async def test_the_exit_status_and_the_reward_agree(
     session: Session, tmp_path: Path, test: str, outcome: str, score: float
 ) -> None:
@@ -144,9 +138,7 @@ async def test_the_reward_is_read_after_the_last_process(session: Session, tmp_p
 
 
 @pytest.mark.parametrize("provider", ["local"])
-async def test_artefacts_that_leave_no_room_are_the_policys(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_artefacts_without_room_are_the_policys(session: Session, tmp_path: Path) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(8 << 20))
     async with Session("local", tags=("swe-tests",), disk_mb=40, max_concurrency=1) as session:

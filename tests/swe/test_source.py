@@ -10,6 +10,7 @@ import pytest
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.swe import bundled_tasks, load_task, load_tasks
+from tests.data_here import beside
 from tests.strangers.tasks import write
 
 
@@ -103,17 +104,13 @@ def test_a_repository_is_read_from_its_snapshot(tmp_path: Path) -> None:
     write(repository / "snapshots" / commit / "tasks" / "one")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    code = (
-        "from sandboxkit import ConfigurationError\n"
-        "from sandboxkit.integrations.swe import load_tasks\n"
-        "print(*load_tasks('hf:someone/tasks'))\n"
-        "try:\n    load_tasks('hf:someone/others@v1')\n"
-        "except ConfigurationError as error:\n    print(str(error)[:38])\n"
-    )
     # Of its own process: huggingface_hub reads the environment when it is imported.
     hub = {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | hub, capture_output=True, text=True
+        [sys.executable, "-c", beside(__file__)["repository"]],
+        env=os.environ | hub,
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.splitlines() == ["one", "hf:someone/others@v1 cannot be fetched"], (
         done.stderr

@@ -93,9 +93,7 @@ async def test_a_syntax_error_is_shown_and_the_shell_continues(tools: Toolbox) -
     assert (await tools.call("bash", {"command": "echo fine"})).text == "fine\n"
 
 
-async def test_a_late_script_runs_until_stopped(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scripts_run_until_stopped(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bash, "_INTERRUPT_SECONDS", 60.0)
     tools = Toolbox(sandbox, timeout=1)
     text = await shown(tools, "begun", "cd /tmp; echo begun; sleep 601; echo never")
@@ -200,9 +198,7 @@ async def test_a_folder_is_shown_two_levels_deep_without_what_is_hidden(tools: T
 
 
 @pytest.mark.parametrize(("name", "arguments", "says"), CASES["mistakes"])
-async def test_a_mistake_gets_a_remedy(
-    tools: Toolbox, name: str, arguments: str, says: str
-) -> None:
+async def test_mistakes_get_a_remedy(tools: Toolbox, name: str, arguments: str, says: str) -> None:
     await tools.call("bash", {"command": r"printf 'same\nsame\n' > t; printf '\377' > bin"})
     result = await tools.call(name, arguments)
     assert result.error

@@ -7,8 +7,6 @@ from typing import Any
 
 from tests.data_here import beside
 
-__all__ = ["ATTACKS", "Attack", "attacker", "victim"]
-
 _FAMILIES = ("files", "memory", "places", "processes", "python", "sockets")
 
 

@@ -37,9 +37,7 @@ def refusal(grader: Grader, task: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("column", "value", "remedy"), KEYS["mistyped"])
-def test_a_mistyped_or_foreign_key_is_refused_with_a_remedy(
-    column: str, value: Any, remedy: str
-) -> None:
+def test_a_mistyped_or_foreign_key_has_a_remedy(column: str, value: Any, remedy: str) -> None:
     message = refusal(HostCompare(), {**CASE_ROW, column: value})
     assert column in message
     assert remedy in message
