@@ -32,10 +32,7 @@ def grade_all(
     concurrency: int = CONCURRENCY,
     **options: Any,
 ) -> dict[str, Verdict]:
-    """Grade (name, code, task) each, so many at once; afterwards no sandbox is left.
-
-    Each run has a fresh sandbox, or all take turns in a few that are reset.
-    """
+    """Grade (name, code, task) each, in fresh sandboxes or in turn in a few that are reset; none is left."""
     tag = f"rewards-test:{uuid.uuid4().hex}"
 
     async def run() -> dict[str, Verdict]:

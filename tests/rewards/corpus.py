@@ -58,9 +58,7 @@ def fill(value: Any, texts: Mapping[str, str]) -> Any:
     return value
 
 
-def _item(
-    name: str, row: dict[str, Any], limits: dict[str, Any] | None = None, **rest: Any
-) -> Item:
+def _item(name: str, row: dict[str, Any], limits: Any = None, **rest: Any) -> Item:
     if isinstance(row.get("cases"), str):
         row["cases"] = ast.literal_eval(row["cases"])
     if limits is not None:

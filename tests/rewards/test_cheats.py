@@ -1,7 +1,4 @@
-"""No hostile submission is accepted, and each is the policy's own failure.
-
-That none is on the local provider, whatever the shape of the tests, is the table's test.
-"""
+"""No hostile submission is accepted, and each is the policy's own failure; test_table.py tries all on local."""
 
 import pytest
 

@@ -23,14 +23,12 @@ async def never(sandbox: Sandbox) -> Verdict:
     raise AssertionError("nothing to grade")
 
 
-async def run(
-    artefact: str, grade: Grade = never, provider: str = "local"
-) -> tuple[Verdict, Sandbox]:
+async def run(path: str, grade: Grade = never, provider: str = "local") -> tuple[Verdict, Sandbox]:
     async with Session(provider) as session:
         agent = session.sandbox()
         await agent.exec(["sh", "-c", GIVEN["hostile"].replace("@HONEST@", HONEST)], check=True)
         verdict = await grade_in_fresh(
-            agent, [artefact], lambda: session.sandbox(profile="strict"), grade
+            agent, [path], lambda: session.sandbox(profile="strict"), grade
         )
         return verdict, agent
 

@@ -1,5 +1,4 @@
-"""Whatever a submission does to its sandbox while it is graded, it is scored: never masked, never
-an exception."""
+"""Whatever a submission does to its sandbox while it is graded, it is scored: no mask, no exception."""
 
 import textwrap
 

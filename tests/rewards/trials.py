@@ -84,10 +84,7 @@ def try_all(
     as_lines: bool = False,
     reset: bool = False,
 ) -> dict[Key, Verdict]:
-    """Grade each; with `as_lines` by the tests as `test_list`, for graders that read no others.
-
-    With `reset` they take turns in a few sandboxes, else each run has a fresh one.
-    """
+    """Grade each, in fresh sandboxes or in some that are reset; `as_lines` gives the tests as `test_list`."""
     groups: dict[Limits, list[tuple[Key, str, Mapping[str, Any]]]] = {LIMITS: [], _BRIEF: []}
     for trial, shape, name in tried:
         group = groups[_BRIEF if name in trial.slow | trial.endless else LIMITS]

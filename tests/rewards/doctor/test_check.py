@@ -35,14 +35,12 @@ def module(name: str, *body: str) -> dict[str, Any]:
     return {"tests": f"from solution import {name}\ndef test_it():\n    {lines}\n"}
 
 
-def checked(
-    task: Mapping[str, Any], reference: str = ADD, grader: Grader | None = None
-) -> TaskReport:
+def checked(task: Mapping[str, Any], code: str = ADD, grader: Grader | None = None) -> TaskReport:
     judge = grader or HostCompare()
 
     async def run() -> TaskReport:
         async with grading_session(judge, "local", pool=2) as session:
-            return await check(session, judge, task, reference)
+            return await check(session, judge, task, code)
 
     return asyncio.run(run())
 

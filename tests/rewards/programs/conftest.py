@@ -76,7 +76,6 @@ def grade_all(
     )
 
 
-def grade(
-    provider: str, grader: Program, code: str, task: Mapping[str, Any], **options: Any
-) -> Verdict:
+# Any: a row of a data set, and options of grade_all.
+def grade(provider: str, grader: Program, code: str, task: Any, **options: Any) -> Verdict:
     return grade_all(provider, grader, [("it", code, task)], **options)["it"]
