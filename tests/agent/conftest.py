@@ -1,7 +1,6 @@
 """A real agent as PID 1 of a process namespace of this machine, without a sandbox around it."""
 
 import asyncio
-import functools
 import os
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from anyio.abc import ByteStream
 from sandboxkit.errors import SandboxNotFoundError
 from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
@@ -35,14 +35,6 @@ AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
 PROGRAMS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 """The programs that the tests run inside: Python, shell, and trees of processes."""
-
-
-@functools.cache
-def namespace_problem() -> str:
-    """Return why this machine starts nothing in a namespace of processes; an empty string if it does."""
-    done = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True)
-    remedy = "allow user namespaces, or run the tests as root of the machine"
-    return reason("namespaces of processes", remedy, done.stderr) if done.returncode else ""
 
 
 class NamespaceProvider(AgentProvider[Instance]):
@@ -71,12 +63,17 @@ class NamespaceProvider(AgentProvider[Instance]):
                 pass_fds=[listener.fileno()],
             )
         stream = UnixStream(ours)
+        await self._attached(sandbox_id, stream, spec)
+        return sandbox_id
+
+    async def _attached(
+        self, sandbox_id: str, stream: ByteStream, spec: SandboxSpec, *, lifeline: bool = True
+    ) -> None:
         try:
-            await self._attach(sandbox_id, stream, config_of(spec))
+            await self._attach(sandbox_id, stream, config_of(spec), lifeline=lifeline)
         except BaseException:
             await self.delete(sandbox_id)
             raise
-        return sandbox_id
 
     def _agent_pid(self, instance: Instance) -> int | None:
         process = self.processes.get(instance.id)
@@ -127,6 +124,13 @@ class Run:
             self.stdout += data
         else:
             self.stderr += data
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until it holds; fail after a minute."""
+    with anyio.fail_after(60):
+        while not holds():
+            await anyio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -181,6 +185,12 @@ class Box(Commands[NamespaceProvider]):
         super().__init__(provider, sandbox_id)
         self.workdir = workdir
 
+    @property
+    def client(self) -> AgentClient:
+        client = self.provider._known(self.id).client
+        assert client is not None
+        return client
+
     def agent_pid(self) -> int:
         pid = self.provider._agent_pid(self.provider._known(self.id))
         assert pid is not None
@@ -210,8 +220,10 @@ async def made(provider: NamespaceProvider, **fields: object) -> Box:
 
 @pytest.fixture
 async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
-    if problem := namespace_problem():
-        lack(problem, "DOCKER")
+    done = subprocess.run([*NAMESPACE, "true"], capture_output=True, text=True)
+    if done.returncode:
+        remedy = "allow user namespaces, or run the tests as root of the machine"
+        lack(reason("namespaces of processes", remedy, done.stderr), "DOCKER")
     with tempfile.TemporaryDirectory(prefix="agent-test-") as folder:
         os.chmod(folder, 0o755)
         provider = NamespaceProvider(Path(folder))
@@ -230,3 +242,9 @@ async def user_box(provider: NamespaceProvider) -> Box:
     """As `box`, but its commands and file calls are those of another user than the agent's."""
     require_root("only root can run an agent for another user")
     return await made(provider, user="nobody")
+
+
+@pytest.fixture(params=["box", "user_box"])
+def any_box(request: pytest.FixtureRequest) -> Box:
+    box: Box = request.getfixturevalue(request.param)
+    return box

@@ -8,6 +8,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Self
 
 import anyio
 from anyio.abc import ByteStream
@@ -75,10 +76,10 @@ class Machines(HostedAgentProvider[HostedInstance]):
 
     name = "machines"
 
-    def __init__(self, prepare: str = "true", *, patient: float = 60.0) -> None:
+    def __init__(self, prepare: str = "true") -> None:
         """`prepare` is what a machine's image does to it first."""
         super().__init__(HostedInstance)
-        self._prepare, self._patient = prepare, patient
+        self._prepare = prepare
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self.programs: list[Program] = []
         self.links: list[Program] = []
@@ -86,7 +87,7 @@ class Machines(HostedAgentProvider[HostedInstance]):
         """Held while a program is started, so that `delete` finds every program."""
 
     def _grace(self, stream: ByteStream) -> float:
-        return self._patient
+        return 60.0
 
     async def boot(self, sandbox_id: str) -> None:
         """Start the machine, or start it again."""
@@ -153,7 +154,10 @@ class Machines(HostedAgentProvider[HostedInstance]):
                 if program.sandbox_id == sandbox_id:
                     await program.aclose()
 
-    async def clear(self) -> None:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Delete all machines. One that a test has halted is in no list, and may have programs to reap."""
         programs = {program.sandbox_id for program in self.programs}
         for sandbox_id in {*self.processes, *programs}:

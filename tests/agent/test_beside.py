@@ -1,24 +1,18 @@
-"""The agent as one process among others of a vendor's machine, and what leads to it."""
+"""The agent as one process among others of a vendor's machine, whose programs may all be of one user."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
 import pytest
 
-from sandboxkit.errors import (
-    ProviderUnavailableError,
-    SandboxStartError,
-    SandboxTerminatedError,
-)
+from sandboxkit.errors import ProviderUnavailableError, SandboxStartError, SandboxTerminatedError
 from sandboxkit.providers._agent import binary, heartbeat, provider
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.types import SandboxSpec
-from tests.agent.conftest import PROGRAMS, Run, at_start
+from tests.agent.conftest import PROGRAMS, Run, at_start, until
 from tests.agent.machines import OWN_FOLDERS, Machine, Machines, Program, started
 from tests.components import needs_mounts
 
@@ -56,9 +50,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def machines(anyio_backend: str) -> AsyncIterator[VendorMachines]:
-    machines = VendorMachines()
-    yield machines
-    await machines.clear()
+    async with VendorMachines() as machines:
+        yield machines
 
 
 @pytest.fixture
@@ -67,17 +60,14 @@ async def machine(machines: VendorMachines) -> Machine:
 
 
 @pytest.mark.parametrize("user", ["nobody", None])
-async def test_a_kill_ends_the_whole_command_and_no_other(
+async def test_a_kill_ends_one_command_completely(
     machines: VendorMachines, user: str | None
 ) -> None:
     machine = await started(machines, user=user)
     as_user = ["setpriv", "--reuid=nobody", "--clear-groups"] if user else []
     neighbour = await machine.program(*as_user, "sleep", "987")
-    script = (
-        "(setsid sh -c 'sleep 985 & exec sleep 986' &) ; setsid sleep 984 & "
-        + ("kill -9 $PPID; " if user is None else "")
-        + "echo on; sleep 983"
-    )
+    kills = "" if user else "kill -9 $PPID; "
+    script = f"(setsid sh -c 'sleep 985 & exec sleep 986' &) ; setsid sleep 984 & {kills}echo on; sleep 983"
     with anyio.fail_after(60):
         async with machine.running(script):
             await anyio.sleep(0.3)
@@ -88,36 +78,7 @@ async def test_a_kill_ends_the_whole_command_and_no_other(
     await neighbour.aclose()
 
 
-async def test_commands_continue_after_the_link_breaks(
-    machines: VendorMachines, tmp_path: Path
-) -> None:
-    machine, run = await started(machines, workdir=str(tmp_path)), Run()
-    script = "echo x >> started; for i in $(seq 40); do echo line $i; sleep 0.05; done; exit 5"
-
-    async def breaks() -> None:
-        for _ in range(5):
-            machines.links[-1].kill()
-            await anyio.sleep(0.3)
-
-    with anyio.fail_after(60):
-        async with at_start(run, breaks):
-            await machine.sh(script, run)
-    assert run.status == 5
-    assert run.stdout.decode().splitlines() == [f"line {i}" for i in range(1, 41)]
-    assert (tmp_path / "started").read_text() == "x\n"
-
-
-async def test_a_command_that_kills_the_agent_has_ended_its_sandbox(machine: Machine) -> None:
-    agents = "grep -ls '^sandboxkit-agent' /proc/[0-9]*/cmdline"
-    script = f"kill -9 $({agents} | cut -d / -f 3); sleep 60"
-    for attempt in (script, "true"):
-        with anyio.fail_after(60), pytest.raises(SandboxTerminatedError) as caught:
-            await machine.sh(attempt)
-        assert caught.value.by_command
-        assert "a program in it ended its agent" in str(caught.value)
-
-
-async def test_a_restarted_machine_is_an_infrastructure_error(
+async def test_a_restart_is_not_the_commands_fault(
     machine: Machine, machines: VendorMachines
 ) -> None:
     await machines.halt(machine.id)
@@ -128,18 +89,7 @@ async def test_a_restarted_machine_is_an_infrastructure_error(
     assert not ended.value.by_command
 
 
-async def test_a_machine_that_is_gone_has_ended(machine: Machine, machines: VendorMachines) -> None:
-    run = Run()
-    with anyio.fail_after(60):
-        async with at_start(run, lambda: machines.halt(machine.id)):
-            with pytest.raises(SandboxTerminatedError) as ended:
-                await machine.sh("echo on; sleep 60", run)
-    assert not ended.value.by_command
-
-
-async def test_a_process_with_the_name_of_a_dead_agent_gets_no_data(
-    machines: VendorMachines,
-) -> None:
+async def test_a_process_with_a_dead_agents_name_gets_no_data(machines: VendorMachines) -> None:
     machine = await started(machines, user="nobody")
     await machine.output_of("sh", "-c", f"kill -9 {(await machine.agent()).pid}")
     as_user = ("setpriv", "--reuid=nobody", "--clear-groups", "/usr/bin/python3", "-c")
@@ -160,9 +110,7 @@ async def test_commands_of_another_user_cannot_reach_the_agent(machines: VendorM
     assert (await machine.sh("echo on")).stdout == b"on\n"
 
 
-async def test_another_process_reuses_the_running_agent(
-    machine: Machine, machines: VendorMachines
-) -> None:
+async def test_another_process_reuses_the_agent(machine: Machine, machines: VendorMachines) -> None:
     agent = await machine.agent()
     assert agent.parent == 1, "it is not a child of the call that started it"
     other, unknown = Machines(), Machines()
@@ -171,26 +119,12 @@ async def test_another_process_reuses_the_running_agent(
     assert (await Machine(other, machine.id).sh("echo other")).stdout == b"other\n"
     assert (await machine.agent()).pid == agent.pid
     await other._forget(machine.id)
-    os.kill(_outside(machine.id, agent.pid), signal.SIGKILL)
+    await machine.output_of("sh", "-c", f"kill -9 {agent.pid}")
     with anyio.fail_after(60):
         while any("-beside" in each.args for each in await machine.listed()):
             await anyio.sleep(0.01)
     with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="has no agent"):
         await Machine(unknown, machine.id).sh("true")
-
-
-def _outside(sandbox_id: str, inside: int) -> int:
-    """The number out here of a process inside."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (folder / "status").read_text()
-            line = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()
-        if sandbox_id.encode() in line and numbers[-1:] == [str(inside)]:
-            return int(folder.name)
-    raise AssertionError("no such process")
 
 
 async def sent_with_starts(machines: Machines) -> list[int]:
@@ -200,9 +134,7 @@ async def sent_with_starts(machines: Machines) -> list[int]:
     return [link.sizes[0] for link in machines.links]
 
 
-async def test_an_existing_copy_of_the_agent_is_not_sent_again(
-    anyio_backend: str, tmp_path: Path
-) -> None:
+async def test_an_existing_copy_is_not_sent_again(anyio_backend: str, tmp_path: Path) -> None:
     (tmp_path / "agent").write_bytes(binary.path().read_bytes())
     name = f"/usr/local/bin/{install.baked_name()}"
     baked = Machines(f"{OWN_FOLDERS} && cp {tmp_path}/agent {name} && chmod 755 {name}")
@@ -211,16 +143,13 @@ async def test_an_existing_copy_of_the_agent_is_not_sent_again(
     assert second < 1000
 
 
-async def test_the_agent_and_its_first_message_are_sent_together(machines: VendorMachines) -> None:
+async def test_the_agent_is_sent_at_once_and_fits_the_machine(machines: VendorMachines) -> None:
     first, second = await sent_with_starts(machines)
     assert first == second > len(install.data_of(install.LIKELY))
-
-
-async def test_another_architecture_gets_its_own_agent(machines: VendorMachines) -> None:
     ours = install.baked_name() == install.baked_name("amd64")
     machines._assumed_agents[""] = "arm64" if ours else "amd64"
-    first, again, second = await sent_with_starts(machines)
-    assert first != again == second
+    wrong, again, right = (await sent_with_starts(machines))[2:]
+    assert wrong != again == right
 
 
 @pytest.mark.parametrize(
@@ -231,15 +160,10 @@ async def test_another_architecture_gets_its_own_agent(machines: VendorMachines)
     ],
     ids=["a head that reads ahead", "output before the agent"],
 )
-async def test_the_ways_of_an_image_lose_no_bytes(
-    anyio_backend: str, prepare: str, greets: str
-) -> None:
-    machines = VendorMachines(prepare)
-    machines.greets = greets
-    try:
+async def test_no_image_loses_bytes(anyio_backend: str, prepare: str, greets: str) -> None:
+    async with VendorMachines(prepare) as machines:
+        machines.greets = greets
         assert (await (await started(machines)).sh("echo ok")).stdout == b"ok\n"
-    finally:
-        await machines.clear()
 
 
 NOEXEC = "for d in /usr/local/bin /root /dev/shm; do mount -t tmpfs -o noexec none $d; done"
@@ -258,35 +182,26 @@ NOEXEC = "for d in /usr/local/bin /root /dev/shm; do mount -t tmpfs -o noexec no
 async def test_a_machine_that_cannot_run_the_agent_says_why(
     anyio_backend: str, prepare: str, user: str | None, why: str
 ) -> None:
-    machines = Machines(prepare)
-    try:
+    async with Machines(prepare) as machines:
         with anyio.fail_after(60), pytest.raises(SandboxStartError, match=why):
             await started(machines, user=user)
-    finally:
-        await machines.clear()
 
 
 async def test_a_stream_that_breaks_before_the_greeting_is_an_infrastructure_error(
-    machine: Machine, machines: VendorMachines
+    machine: Machine, machines: VendorMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken(Program):
-        async def receive(self, max_bytes: int = 65536) -> bytes:
-            raise anyio.BrokenResourceError
+    async def breaks(*_: object) -> bytes:
+        raise anyio.BrokenResourceError
 
-    class Breaking(Machines):
-        async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> Program:
-            program = await self.program(sandbox_id, *argv)
-            program.__class__ = Broken
-            return program
-
-    breaking = Breaking(OWN_FOLDERS)
-    with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
-        await started(breaking)
-    breaking.processes = machines.processes
-    with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
-        await Machine(breaking, machine.id).sh("true")
-    for program in breaking.programs:
-        await program.aclose()
+    async with Machines(OWN_FOLDERS) as breaking:
+        with monkeypatch.context() as patch:
+            patch.setattr(Program, "receive", breaks)
+            with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
+                await started(breaking)
+            breaking.processes = dict(machines.processes)
+            with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
+                await Machine(breaking, machine.id).sh("true")
+        breaking.processes.clear()
 
 
 async def test_root_keeps_the_rights_that_the_vendor_gives(machines: VendorMachines) -> None:
@@ -308,9 +223,7 @@ async def test_a_dead_daemon_is_reported_in_time_and_the_command_was_not_sent(
     machines.die()
     client = machines._known(machine.id).client
     assert client is not None
-    with anyio.fail_after(60):
-        while not client._link.is_between:  # until it has noticed
-            await anyio.sleep(0.01)
+    await until(lambda: client._link.is_between)  # it has noticed
     monkeypatch.setattr(provider, "_RETURN_PATIENCE", 1.0)
     for _ in range(2):
         not_sent = pytest.raises(ProviderUnavailableError, match="the request was not sent")
@@ -341,3 +254,50 @@ async def test_a_command_that_ends_while_the_daemon_is_frozen_keeps_its_status(
     async with at_start(run, freeze):
         await machine.sh("echo on; sleep 1; echo off", run)
     assert (run.status, run.stdout) == (0, b"on\noff\n")
+
+
+USER = ("setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "--inh-caps=-all")
+
+
+class OfAUser(Machines):
+    """The agent is of the same user as the commands, and as the vendor's daemon."""
+
+    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
+        return await super()._run(sandbox_id, (*USER, "env", "HOME=/srv/home", *argv))
+
+
+@pytest.fixture
+async def of_a_user(anyio_backend: str) -> AsyncIterator[Machines]:
+    async with OfAUser(PROGRAMS["image_of_a_user"]) as machines:
+        yield machines
+
+
+async def starts_in(machine: Machine) -> str:
+    """Where a command starts, and can make a file; which is what the provider says, too."""
+    run = await machine.sh("touch file && pwd")
+    assert run.status == 0, run.stderr
+    where = run.stdout.decode().strip()
+    assert await machine.provider.workdir(machine.id) == where
+    return where
+
+
+async def test_a_requested_folder_is_made_or_raises(of_a_user: Machines) -> None:
+    assert await starts_in(await started(of_a_user, "/srv/home/a/b")) == "/srv/home/a/b"
+    with pytest.raises(SandboxStartError, match=r"/mnt/work.*user 1234.*permission denied"):
+        await started(of_a_user, "/mnt/work")
+    with pytest.raises(SandboxStartError, match=r"/etc/passwd.*not a directory"):
+        await started(of_a_user, "/etc/passwd")
+
+
+async def test_roots_agent_makes_the_folder_in_a_private_home(anyio_backend: str) -> None:
+    async with Machines(PROGRAMS["image_of_a_user"]) as machines:
+        machine = await started(machines, "/srv/home/work", user="1234")
+        assert await starts_in(machine) == "/srv/home/work"
+
+
+async def test_a_command_attaches_to_nothing_and_traces_what_it_starts(of_a_user: Machines) -> None:
+    """The vendor's daemon is of the commands' user here."""
+    machine = await started(of_a_user, "/srv/home/work")
+    await machine.program(*USER, "sleep", "1000")
+    run = await machine.exec("/usr/bin/python3", "-c", PROGRAMS["attach"])
+    assert run.stdout == b"-1 1\n-1 1\nTrue\n", run.stderr

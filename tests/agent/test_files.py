@@ -1,8 +1,6 @@
 """File calls and archives through the agent."""
 
 import io
-import os
-import stat
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,24 +34,6 @@ async def archive(box: Box, path: Path | str) -> bytes:
     return b"".join([chunk async for chunk in box.provider.get_archive(box.id, str(path))])
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 256 << 10, (256 << 10) + 1, 20_000_000])
-async def test_written_files_are_read_back(box: Box, size: int) -> None:
-    data = os.urandom(size)
-    await write(box, box.workdir / "file", data)
-    assert await read(box, box.workdir / "file") == data
-    assert os.listdir(box.workdir) == ["file"]
-
-
-async def test_writing_makes_parents_and_sets_the_mode(box: Box) -> None:
-    path = box.workdir / "a" / "b" / "c"
-    await write(box, path, b"x", 0o4751)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o4751
-    await write(box, path, b"y")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o4751
-    await write(box, box.workdir / "plain", b"x")
-    assert stat.S_IMODE((box.workdir / "plain").stat().st_mode) == 0o644
-
-
 async def test_writing_through_a_link_writes_its_target(box: Box) -> None:
     (box.workdir / "target").write_bytes(b"old")
     (box.workdir / "link").symlink_to("target")
@@ -62,27 +42,11 @@ async def test_writing_through_a_link_writes_its_target(box: Box) -> None:
     assert (box.workdir / "target").read_bytes() == b"new"
 
 
-async def test_a_cancelled_write_keeps_the_old_file(box: Box) -> None:
-    path = box.workdir / "file"
-    await write(box, path, b"old")
-    with anyio.move_on_after(0.01):
-        await write(box, path, bytes(200_000_000))
-    assert path.read_bytes() in (b"old", bytes(200_000_000))
-    assert os.listdir(box.workdir) == ["file"]
-
-
-async def test_only_regular_files_up_to_the_limit_are_read(box: Box) -> None:
-    await box.sh("mkfifo pipe; mkdir folder; printf 12345 > five")
-    for name in ("pipe", "folder"):
+async def test_a_pipe_is_refused_and_a_file_of_the_kernel_is_read(box: Box) -> None:
+    await box.sh("mkfifo pipe")
+    for call in (read(box, box.workdir / "pipe"), write(box, box.workdir / "pipe", b"x")):
         with anyio.fail_after(60), pytest.raises(SandboxFileError):
-            await read(box, box.workdir / name)
-        with anyio.fail_after(60), pytest.raises(SandboxFileError):
-            await write(box, box.workdir / name, b"x")
-    with pytest.raises(SandboxFileError):
-        await read(box, "/dev/zero")
-    assert await read(box, box.workdir / "five", 5) == b"12345"
-    with pytest.raises(SandboxFileError, match="limit"):
-        await read(box, box.workdir / "five", 4)
+            await call
     assert (await read(box, "/proc/meminfo")).startswith(b"MemTotal"), "its size is zero"
 
 
@@ -97,49 +61,37 @@ async def test_the_agents_own_proc_entries_are_refused(box: Box, name: str) -> N
         await write(box, box.workdir / "sneaky", b"x")
 
 
-async def test_stat_and_list_do_not_follow_links(box: Box) -> None:
-    await box.sh("mkdir -m 750 d; printf abc > f; chmod 604 f; ln -s nowhere l; mkfifo p")
+async def test_stat_and_list_tell_the_same(box: Box) -> None:
+    await box.sh("mkdir -m 1750 d; printf abc > f; ln -s nowhere l; mkfifo p")
     entries = await box.provider.list_dir(box.id, str(box.workdir))
-    found = [(info.path.rpartition("/")[2], info.type, oct(info.mode)) for info in entries]
-    assert found[:2] == [("d", FileType.DIRECTORY, "0o750"), ("f", FileType.FILE, "0o604")]
-    assert [kind for _, kind, _ in found[2:]] == [FileType.SYMLINK, FileType.OTHER]
+    kinds = [FileType.DIRECTORY, FileType.FILE, FileType.SYMLINK, FileType.OTHER]
+    assert [info.type for info in entries] == kinds
+    assert entries[0].mode == 0o1750
     info = await box.provider.stat(box.id, str(box.workdir / "f"))
     assert info == entries[1]
-    assert info.size == 3
     assert abs(info.mtime - (box.workdir / "f").stat().st_mtime) < 1e-6
 
 
-async def test_a_thousand_files_with_modes_and_links_both_ways(box: Box) -> None:
+async def test_an_archive_keeps_modes_times_and_links_both_ways(box: Box) -> None:
+    kinds = {"d": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for number in range(1000):
-            head = tarfile.TarInfo(f"d{number % 10}/file{number}")
-            head.size, head.mode, head.mtime = 100, 0o600 | number % 64, 1_600_000_000 + number
-            tar.addfile(head, io.BytesIO(bytes([number % 256]) * 100))
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "d1/file1"
-        tar.addfile(link)
-        hard = tarfile.TarInfo("hard")
-        hard.type, hard.linkname = tarfile.LNKTYPE, "d1/file1"
-        tar.addfile(hard)
-        folder = tarfile.TarInfo("readonly")
-        folder.type, folder.mode = tarfile.DIRTYPE, 0o555
-        tar.addfile(folder)
-        inside = tarfile.TarInfo("readonly/file")
-        tar.addfile(inside)
+        for number, name in enumerate(("d", "d/file", "link", "hard")):
+            head = tarfile.TarInfo(name)
+            head.type, head.linkname = kinds.get(name, tarfile.REGTYPE), "d/file"
+            head.mode, head.mtime = 0o555 - number, 1_600_000_000 + number
+            head.size = 100 if name == "d/file" else 0
+            tar.addfile(head, io.BytesIO(b"x" * head.size))
     target = box.workdir / "new" / "tree"
     await box.provider.put_archive(box.id, str(target), chunks(buffer.getvalue()))
     with tarfile.open(fileobj=io.BytesIO(await archive(box, target))) as tar:
-        members = {member.name: member for member in tar}
-        for number in range(1000):
-            member = members[f"d{number % 10}/file{number}"]
-            assert (member.mode, member.mtime) == (0o600 | number % 64, 1_600_000_000 + number)
-            extracted = tar.extractfile(member)
-            assert extracted is not None
-            assert extracted.read() == bytes([number % 256]) * 100
-    assert members["link"].linkname == "d1/file1"
-    assert members["readonly"].mode == 0o555
-    assert len(members) == 1000 + 10 + 4
+        members = {member.name.removeprefix("./"): member for member in tar}
+        assert (members["d"].mode, members["link"].linkname) == (0o555, "d/file")
+        assert (members["d/file"].mode, members["d/file"].mtime) == (0o554, 1_600_000_001)
+        extracted = tar.extractfile(members["d/file"])
+        assert extracted is not None
+        assert extracted.read() == b"x" * 100
+    assert (target / "hard").stat().st_nlink == 2
 
 
 async def test_an_abandoned_archive_stops_the_agents_work(box: Box) -> None:
@@ -151,19 +103,15 @@ async def test_an_abandoned_archive_stops_the_agents_work(box: Box) -> None:
     assert (await box.exec("true")).status == 0
 
 
-@pytest.mark.parametrize("name", ["../out", "a/../../out"])
-async def test_archive_members_outside_the_target_are_refused(box: Box, name: str) -> None:
+@pytest.mark.parametrize("name", ["../out", "a/../../out", ""])
+async def test_a_broken_archive_and_members_outside_are_refused(box: Box, name: str) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo(name))
-    with pytest.raises(SandboxFileError, match="leads out"):
-        await box.provider.put_archive(box.id, str(box.workdir / "in"), chunks(buffer.getvalue()))
+    data = buffer.getvalue() if name else b"not a tar" * 1000
+    with pytest.raises(SandboxFileError, match="leads out" if name else None):
+        await box.provider.put_archive(box.id, str(box.workdir / "in"), chunks(data))
     assert not (box.workdir / "out").exists()
-
-
-async def test_a_broken_archive_is_a_file_error(box: Box) -> None:
-    with pytest.raises(SandboxFileError):
-        await box.provider.put_archive(box.id, str(box.workdir), chunks(b"not a tar" * 1000))
 
 
 async def test_file_calls_act_as_the_sandboxs_user(user_box: Box) -> None:

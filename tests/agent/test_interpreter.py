@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -20,7 +19,7 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import Command, Interpreter, PtySize, SandboxSpec, StdinItem
+from sandboxkit.types import Command, Interpreter, PtySize, SandboxSpec, StdinItem, WholeInput
 from tests.agent.conftest import PROGRAMS, Commands, Run
 from tests.docker_here import require_docker
 
@@ -50,20 +49,10 @@ class PythonBox(Commands[Provider]):
         assert (run.status, run.stderr) == (0, b""), run.stderr
         return run.stdout.decode().strip()
 
-    async def both(self, code: str, *args: str, **options: Any) -> list[Run]:
-        """The outcomes as a job and as a command; each has its own `stdin`, of bytes."""
-
-        async def items(data: bytes) -> AsyncIterator[bytes]:
-            yield data
-
-        def own() -> dict[str, Any]:
-            stdin = options.get("stdin")
-            return options if stdin is None else {**options, "stdin": items(stdin)}
-
-        return [
-            await self.job(code, *args, **own()),
-            await self.exec(PYTHON, "-I", "-c", code, *args, **own()),
-        ]
+    async def both(self, code: str, *args: str, **options: object) -> list[Run]:
+        """The outcomes as a job and as a command."""
+        job = await self.job(code, *args, **options)
+        return [job, await self.exec(PYTHON, "-I", "-c", code, *args, **options)]
 
 
 @asynccontextmanager
@@ -80,6 +69,12 @@ async def python_box(
         yield PythonBox(provider, sandbox_id)
     finally:
         await provider.delete(sandbox_id)
+
+
+@pytest.fixture
+async def box(anyio_backend: str) -> AsyncIterator[PythonBox]:
+    async with python_box() as box:
+        yield box
 
 
 def not_utf8(text: str) -> str:
@@ -103,12 +98,10 @@ async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> 
             code, env = given["code"], given.get("env", {})
             if given.get("latin_1"):
                 code, env = not_utf8(code), {each: not_utf8(env[each]) for each in env}
-            options = {
-                "env": env,
-                "pty": PtySize() if "terminal" in given else None,
-            }
+            options = {"env": env, "pty": PtySize() if "terminal" in given else None}
             if "stdin" in given:
-                options["stdin"] = given["stdin"].encode("latin-1") * given.get("times", 1)
+                data = given["stdin"].encode("latin-1") * given.get("times", 1)
+                options["stdin"] = WholeInput(data)
             with anyio.fail_after(60):
                 runs = await box.both(code, *given.get("args", ()), **options)
             job, command = map(outcome, runs)
@@ -151,30 +144,28 @@ async def test_a_cancelled_job_leaves_nothing_and_the_interpreter_lives(kind: st
         assert await box.says(PROGRAMS["processes"]) == "sleep 2001"
 
 
-async def test_background_processes_of_a_job_live_on() -> None:
-    async with python_box() as box:
-        await box.says("import os; os.system('sleep 1001 > /dev/null 2>&1 &')")
-        assert "1001" in await box.says(PROGRAMS["processes"])
+async def test_background_processes_of_a_job_live_on(box: PythonBox) -> None:
+    await box.says("import os; os.system('sleep 1001 > /dev/null 2>&1 &')")
+    assert "1001" in await box.says(PROGRAMS["processes"])
 
 
-async def test_a_second_job_at_the_same_time_is_refused() -> None:
-    async with python_box() as box:
-        refused, run = anyio.Event(), Run()
+async def test_a_second_job_at_the_same_time_is_refused(box: PythonBox) -> None:
+    refused, run = anyio.Event(), Run()
 
-        async def line() -> AsyncIterator[StdinItem]:
-            await refused.wait()
-            yield b"go on\n"
+    async def line() -> AsyncIterator[StdinItem]:
+        await refused.wait()
+        yield b"go on\n"
 
-        async with anyio.create_task_group() as group:
-            code = "print('up', flush=True); print(input())"
-            group.start_soon(lambda: box.job(code, run=run, stdin=line()))
-            await run.started.wait()
-            with pytest.raises(CommandStartError, match="another job runs") as busy:
-                await box.job("print(1)")
-            assert busy.value.errno == 16
-            refused.set()
-        assert run.stdout == b"up\ngo on\n"
-        assert await box.says("print(3)") == "3"
+    async with anyio.create_task_group() as group:
+        code = "print('up', flush=True); print(input())"
+        group.start_soon(lambda: box.job(code, run=run, stdin=line()))
+        await run.started.wait()
+        with pytest.raises(CommandStartError, match="another job runs") as busy:
+            await box.job("print(1)")
+        assert busy.value.errno == 16
+        refused.set()
+    assert run.stdout == b"up\ngo on\n"
+    assert await box.says("print(3)") == "3"
 
 
 @pytest.mark.parametrize(
@@ -199,23 +190,22 @@ async def test_an_interpreter_that_cannot_start_says_why(
         assert (await box.exec("echo", "1")).stdout == b"1\n"
 
 
-async def test_an_interpreter_starts_once_and_before_any_command() -> None:
-    async with python_box() as with_one, python_box("local", None) as after_a_command:
+async def test_an_interpreter_starts_once_and_before_any_command(box: PythonBox) -> None:
+    async with python_box("local", None) as after_a_command:
         await after_a_command.exec("true")
-        for box in (with_one, after_a_command):
+        for each in (box, after_a_command):
             with pytest.raises(CommandStartError, match="once, and before any command"):
-                await box.provider.start_interpreter(box.id, Interpreter(PYTHON))
-        assert await with_one.says("print(1)") == "1"
-
-
-async def test_a_job_that_cannot_start_says_why() -> None:
-    async with python_box() as box:
-        with pytest.raises(CommandStartError, match="/nowhere") as error:
-            await box.job("print(1)", cwd="/nowhere")
-        assert error.value.errno == 2
-        with pytest.raises(CommandStartError, match="NUL"):
-            await box.job("print(1)\0")
+                await each.provider.start_interpreter(each.id, Interpreter(PYTHON))
         assert await box.says("print(1)") == "1"
+
+
+async def test_a_job_that_cannot_start_says_why(box: PythonBox) -> None:
+    with pytest.raises(CommandStartError, match="/nowhere") as error:
+        await box.job("print(1)", cwd="/nowhere")
+    assert error.value.errno == 2
+    with pytest.raises(CommandStartError, match="NUL"):
+        await box.job("print(1)\0")
+    assert await box.says("print(1)") == "1"
 
 
 async def test_a_job_of_another_user_cannot_reach_the_interpreter_at_all() -> None:
@@ -226,28 +216,22 @@ async def test_a_job_of_another_user_cannot_reach_the_interpreter_at_all() -> No
         assert await box.says("print(1)") == "1"
 
 
-async def test_a_job_of_the_same_user_cannot_look_into_the_interpreter() -> None:
-    async with python_box() as box:
-        assert (await box.job(PROGRAMS["reach"])).stdout == b"[] []\n"
-        stop = "import os, time; os.kill(os.getppid(), 19); time.sleep(0.1); print('on')"
-        assert await box.says(stop) == "on"
-        for number in (1, 2, 15, 17, 34):
-            assert await box.says(f"import os; os.kill(os.getppid(), {number}); print(1)") == "1"
+async def test_a_job_of_the_same_user_cannot_look_into_the_interpreter(box: PythonBox) -> None:
+    assert (await box.job(PROGRAMS["reach"])).stdout == b"[] []\n"
+    stop = "import os, time; os.kill(os.getppid(), 19); time.sleep(0.1); print('on')"
+    assert await box.says(stop) == "on"
+    for number in (1, 2, 15, 17, 34):
+        assert await box.says(f"import os; os.kill(os.getppid(), {number}); print(1)") == "1"
 
 
-async def ends_it(box: PythonBox, code: str) -> SandboxTerminatedError:
-    with anyio.fail_after(30), pytest.raises(SandboxTerminatedError) as error:
-        await box.job(code)
-    return error.value
-
-
-async def test_a_job_that_kills_the_interpreter_ends_its_own_sandbox() -> None:
+async def test_a_job_that_kills_the_interpreter_ends_its_own_sandbox(box: PythonBox) -> None:
     kill = "import os, time; os.kill(os.getppid(), 9); print('passed', flush=True); time.sleep(99)"
-    async with python_box() as box:
-        for code in (kill, "print(1)"):
-            assert (await ends_it(box, code)).by_command
-        left = await box.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
-        assert b"passed" not in left.stdout
+    for code in (kill, "print(1)"):
+        with anyio.fail_after(30), pytest.raises(SandboxTerminatedError) as ended:
+            await box.job(code)
+        assert ended.value.by_command
+    left = await box.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert b"passed" not in left.stdout
 
 
 async def test_an_interpreter_that_exits_by_itself_is_not_the_jobs_fault() -> None:
@@ -255,9 +239,12 @@ async def test_an_interpreter_that_exits_by_itself_is_not_the_jobs_fault() -> No
     setup = "import posix; posix.fork = lambda: posix._exit(3)"
     async with python_box("local", Interpreter(PYTHON, setup=setup)) as box:
         for code in ("print(1)", "print(2)"):
-            ended = await ends_it(box, code)
-            assert not ended.by_command
-            assert "by itself" in str(ended)
+            with (
+                anyio.fail_after(30),
+                pytest.raises(SandboxTerminatedError, match="by itself") as ended,
+            ):
+                await box.job(code)
+            assert not ended.value.by_command
 
 
 @pytest.mark.timeout(900)  # on a busy machine: these are many forks on one processor
@@ -287,48 +274,35 @@ def test_a_spare_fork_that_ends_while_it_is_dropped_ends_nothing_else() -> None:
         ours.shutdown(socket.SHUT_RDWR)
 
 
-async def found(kind: str, setup: str) -> Any:
-    """A setup runs before any job, and the interpreter is then a program of the image."""
-    async with python_box(kind, Interpreter(PYTHON, setup=setup)) as box:
-        return json.loads(await box.says(FOUND))
-
-
-async def test_it_is_neither_root_nor_the_user_of_jobs() -> None:
-    async with python_box("docker", Interpreter(PYTHON, setup=PROGRAMS["status"])) as box:
+# A setup runs before any job, and the interpreter is then a program of the image.
+@pytest.mark.parametrize(("kind", "right"), [("local", 0), ("docker", SETUID_AND_SETGID)])
+async def test_it_is_not_root_and_can_only_become_the_user_of_jobs(kind: str, right: int) -> None:
+    async with python_box(kind, Interpreter(PYTHON, setup=PROGRAMS["status"])) as box:
         state = json.loads(await box.says(FOUND))
         job = json.loads(await box.says(PROGRAMS["status"] + FOUND))
     assert len(set(state["Uid"])) == 1
-    assert not set(state["Uid"]) & {"0", *job["Uid"]}
+    assert right == 0 or not set(state["Uid"]) & {"0", *job["Uid"]}
     assert (state["Gid"], state["Groups"]) == (job["Gid"], job["Groups"])
     for name in CAPABILITIES:
-        assert int(state[name][0], 16) == SETUID_AND_SETGID, name
-        assert int(job[name][0], 16) == 0, name
-
-
-async def test_it_has_no_capability_where_jobs_have_its_own_user() -> None:
-    state = await found("local", PROGRAMS["status"])
-    assert [int(state[name][0], 16) for name in CAPABILITIES] == [0] * 4
+        assert (int(state[name][0], 16), int(job[name][0], 16)) == (right, 0), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_it_becomes_no_user_that_jobs_do_not_have_and_signals_none(kind: str) -> None:
-    signals = PROGRAMS["signal_to_the_agent"] if kind == "docker" else ""
-    assert await found(kind, PROGRAMS["ids"] + signals) == []
+    setup = PROGRAMS["ids"] + (PROGRAMS["signal_to_the_agent"] if kind == "docker" else "")
+    async with python_box(kind, Interpreter(PYTHON, setup=setup)) as box:
+        assert json.loads(await box.says(FOUND)) == []
 
 
-async def test_a_job_may_change_to_its_own_ids() -> None:
-    change = "os.setuid(os.getuid()); os.setresgid(*[os.getgid()] * 3); os.setreuid(-1, -1)"
-    async with python_box("docker") as box:
-        assert await box.says(f"import os; {change}; print('done')") == "done"
-
-
-async def test_jobs_of_root_keep_the_capabilities_that_the_sandbox_gives_to_it() -> None:
-    provider = DockerProvider(capabilities=("SETUID", "SETGID"))
-    spec = SandboxSpec(image=require_docker(), user="root")
+@pytest.mark.parametrize("root", [False, True])
+async def test_a_job_may_change_its_ids_as_far_as_its_user_may(root: bool) -> None:
+    own = "os.setuid(os.getuid()); os.setresgid(*[os.getgid()] * 3); os.setreuid(-1, -1)"
+    other = "os.setgroups([7]); os.setgid(7); os.setuid(4321); assert os.getuid() == 4321"
+    provider = DockerProvider(capabilities=("SETUID", "SETGID") if root else ())
+    spec = SandboxSpec(image=require_docker(), user="root" if root else None)
     box = PythonBox(provider, await provider.create(spec))
     try:
-        await provider.start_interpreter(box.id, Interpreter(PYTHON))
-        change = "import os; os.setgroups([7]); os.setgid(7); os.setuid(4321); print(os.getuid())"
-        assert await box.says(change) == "4321"
+        await provider.start_interpreter(box.id, PLAIN)
+        assert await box.says(f"import os; {other if root else own}; print('done')") == "done"
     finally:
         await provider.delete(box.id)

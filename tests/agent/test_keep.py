@@ -134,9 +134,7 @@ def test_a_staged_archive_is_restored_but_cannot_be_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("user", [0, _NOBODY])
-def test_a_keep_that_is_killed_while_it_writes_leaves_the_modes_as_they_were(
-    folder: Path, user: int
-) -> None:
+def test_a_keep_that_is_killed_leaves_the_modes_as_they_were(folder: Path, user: int) -> None:
     closed = folder / "closed"
     closed.mkdir()
     for name in ("a", "b"):
@@ -158,20 +156,15 @@ def test_a_keep_that_is_killed_while_it_writes_leaves_the_modes_as_they_were(
 
 def test_an_ordinary_user_keeps_only_files_that_it_can_have_changed(folder: Path) -> None:
     # All are as new as those of an image that was pulled just now.
-    folders = (
-        ("image", 0, 0o755),
-        ("own", _NOBODY, 0o700),
-        ("shared", 0, 0o1777),
-        ("closed", 0, 0o700),
-    )
-    for name, uid, mode in folders:
-        (folder / name).mkdir(mode)
-        (folder / name).chmod(mode)
-        (folder / name / "file").write_text(name)
-        os.chown(folder / name, uid, uid)
-    for name, uid, mode in (("writable", 0, 0o666), ("secret", 0, 0o600), ("own", _NOBODY, 0o400)):
-        (folder / "image" / name).touch()
-        (folder / "image" / name).chmod(mode)
-        os.chown(folder / "image" / name, uid, uid)
+    root = {"image": 0o755, "shared": 0o1777, "closed": 0o700, "image/writable": 0o666}
+    root["image/secret"] = 0o600
+    for name, mode in {**root, "own": 0o700, "image/own": 0o400}.items():
+        path = folder / name
+        path.touch() if "/" in name else path.mkdir()
+        if "/" not in name:
+            (path / "file").write_text(name)
+        path.chmod(mode)
+        if name not in root:
+            os.chown(path, _NOBODY, _NOBODY)
     kept = _files(_run("keep", "0", str(folder), user=_NOBODY))
     assert kept == ["image/own", "image/writable", "own/file", "shared/file"]

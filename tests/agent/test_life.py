@@ -3,83 +3,34 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from sandboxkit.errors import (
-    ConfigurationError,
-    SandboxNotFoundError,
-    SandboxStartError,
-    SandboxTerminatedError,
-)
+from sandboxkit.errors import SandboxNotFoundError, SandboxStartError, SandboxTerminatedError
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.types import SandboxSpec
-from tests.agent.conftest import NAMESPACE, Box, NamespaceProvider, Run, at_start, made
+from tests.agent.conftest import NAMESPACE, Box, NamespaceProvider, Run, at_start, made, until
 from tests.components import needs_mounts
 
 pytestmark = pytest.mark.anyio
 
 
 async def ended(box: Box) -> None:
-    with anyio.fail_after(60):
-        await box.provider.processes[box.id].wait()
+    await until(lambda: box.provider.processes[box.id].returncode is not None)
 
 
-async def test_the_lifetime_ends_the_sandbox_and_says_so(provider: NamespaceProvider) -> None:
-    box = await made(provider, lifetime=3.0)
-    with pytest.raises(SandboxTerminatedError, match="lifetime"):
-        await box.sh("trap '' TERM INT; sleep 1000")
-    await ended(box)
-    with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
-        await box.exec("true")
-
-
-async def test_a_stopped_command_cannot_delay_the_end_of_the_lifetime(
-    provider: NamespaceProvider,
-) -> None:
+async def test_a_stopped_command_cannot_extend_a_lifetime(provider: NamespaceProvider) -> None:
     box, run = await made(provider, lifetime=60), Run()
     script = "kill -STOP 1; kill -9 1; kill -TERM 1; echo; kill -STOP -1; sleep 100"
     async with at_start(run, partial(provider.renew, box.id, 0.1)):
         with pytest.raises(SandboxTerminatedError):
             await box.sh(script, run)
     await ended(box)
-
-
-async def test_renewing_moves_the_deadline_both_ways(provider: NamespaceProvider) -> None:
-    box = await made(provider, lifetime=3.0)
-    await provider.renew(box.id, 600)
-    assert (await box.exec("sleep", "3.1")).status == 0
-    await provider.renew(box.id, 0.1)
-    await ended(box)
-    with pytest.raises(ConfigurationError):
-        await provider.renew(box.id, -1)
-
-
-async def test_the_sandbox_ends_with_its_owners_stream(box: Box) -> None:
-    await box.provider._forget(box.id)
-    await ended(box)
-
-
-async def test_a_detached_sandbox_outlives_its_owner(provider: NamespaceProvider) -> None:
-    box = await made(provider, detach=True)
-    await box.sh("sleep 1000 & echo started")
-    await provider._forget(box.id)
-    await box.settled("sleep 1000")
-
-
-async def test_calls_in_flight_fail_when_the_agent_is_killed(box: Box) -> None:
-    async def kill() -> None:
-        box.provider.processes[box.id].kill()
-
-    run = Run()
-    async with at_start(run, kill):
-        with pytest.raises(SandboxTerminatedError):
-            await box.sh("echo up; sleep 1000", run)
 
 
 async def test_a_second_client_works_and_its_end_kills_only_its_commands(box: Box) -> None:
@@ -96,15 +47,14 @@ async def test_a_second_client_works_and_its_end_kills_only_its_commands(box: Bo
     await box.settled("sleep 2001")
 
 
-async def test_the_log_of_the_main_command_keeps_the_newest_mebibyte(
-    provider: NamespaceProvider,
-) -> None:
+async def test_a_main_commands_log_keeps_the_newest_mebibyte(provider: NamespaceProvider) -> None:
     command = ("sh", "-c", "seq 1000000; echo err >&2; echo last; exit 5")
     box = await made(provider, command=command)
     assert await provider.wait(box.id) == 5
     log = await provider.logs(box.id)
     assert 1 << 20 <= len(log) <= 2 << 20
-    assert log.endswith((b"\n1000000\nerr\nlast\n", b"\n1000000\nlast\nerr\n"))
+    assert b"err\n" in log  # of another pipe, so anywhere
+    assert log.replace(b"err\n", b"").endswith(b"\n1000000\nlast\n")
 
 
 async def test_waiting_for_the_main_command_can_be_cancelled(provider: NamespaceProvider) -> None:
@@ -134,24 +84,17 @@ class SocketProvider(NamespaceProvider):
             *NAMESPACE, str(binary.path()), *flags, stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, "KUBERNETES_PORT": "tcp://10.0.0.1", "KEPT": "1"},
         )  # fmt: skip
-        try:
-            with anyio.fail_after(60):
-                stream = await self._connected_once_it_listens(sandbox_id)
-            await self._attach(sandbox_id, stream, config_of(spec), lifeline=False)
-        except BaseException:
-            await self.delete(sandbox_id)
-            raise
+        with anyio.fail_after(60):
+            while (stream := await self._tried(sandbox_id)) is None:
+                await anyio.sleep(0.01)
+        await self._attached(sandbox_id, stream, spec, lifeline=False)
         return sandbox_id
 
-    async def _connected_once_it_listens(self, sandbox_id: str) -> ByteStream:
+    async def _tried(self, sandbox_id: str) -> ByteStream | None:
         """The agent's socket has its name for a moment before anybody can connect to it."""
-        while True:
-            try:
-                return await self._connect(sandbox_id)
-            except SandboxNotFoundError as error:
-                if not isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
-                    raise
-            await anyio.sleep(0.01)
+        with suppress(SandboxNotFoundError):
+            return await self._connect(sandbox_id)
+        return None
 
     async def lives(self, sandbox_id: str, seconds: float) -> bool:
         """Whether it does after so long."""
@@ -162,11 +105,11 @@ class SocketProvider(NamespaceProvider):
 
 
 @pytest.fixture(params=[pytest.param(None, marks=needs_mounts("programs from outside"))])
-async def clients(anyio_backend: str, tmp_path: Path) -> AsyncIterator[SocketProvider]:
-    provider = SocketProvider(tmp_path)
-    yield provider
-    for sandbox_id in tuple(provider.processes):
-        await provider.delete(sandbox_id)
+async def clients(provider: NamespaceProvider) -> AsyncIterator[SocketProvider]:
+    clients = SocketProvider(provider.folder)
+    yield clients
+    for sandbox_id in tuple(clients.processes):
+        await clients.delete(sandbox_id)
 
 
 async def test_the_first_client_with_a_configuration_is_the_owner(clients: SocketProvider) -> None:
@@ -177,22 +120,17 @@ async def test_the_first_client_with_a_configuration_is_the_owner(clients: Socke
         await clients._attach(box.id, stream, config_of(SandboxSpec()), lifeline=False)
 
 
-async def test_the_sandbox_ends_with_its_lease_when_no_client_is_connected(
-    clients: SocketProvider,
-) -> None:
+async def test_a_sandbox_without_clients_ends_with_its_lease(clients: SocketProvider) -> None:
     box = await made(clients)
     assert await clients.lives(box.id, 5.0)
     await clients._forget(box.id)
     assert not await clients.lives(box.id, 60.0)
 
 
-async def test_a_disconnected_client_keeps_the_sandbox_for_its_grace_period(
-    clients: SocketProvider,
-) -> None:
+async def test_a_lost_client_keeps_the_sandbox_for_its_grace(clients: SocketProvider) -> None:
     clients.grace = 8.0
     box = await made(clients)
-    client = clients._known(box.id).client
-    assert client is not None
+    client = box.client
     for task in client._tasks:
         task.cancel()  # as if this process had been killed: it says nothing more
     assert client._link._stream is not None
@@ -204,17 +142,12 @@ async def test_a_disconnected_client_keeps_the_sandbox_for_its_grace_period(
 async def test_an_owner_that_never_connects_does_not_keep_the_sandbox(
     clients: SocketProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(*_: object) -> None:
+    async def killed(_: str) -> None:
         raise SandboxNotFoundError("the owner was killed")
 
-    async def nothing(*_: object) -> None:
-        pass
-
-    with monkeypatch.context() as patch:
-        patch.setattr(clients, "_connect", nobody)
-        patch.setattr(clients, "delete", nothing)
-        with pytest.raises(SandboxNotFoundError):
-            await made(clients)
+    monkeypatch.setattr(clients, "_tried", killed)
+    with pytest.raises(SandboxNotFoundError):
+        await made(clients)
     assert not await clients.lives("ns0", 30.0)
 
 

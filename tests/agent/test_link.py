@@ -4,13 +4,13 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
+from anyio.streams.stapled import StapledByteStream
 
 from sandboxkit import _loop
 from sandboxkit.errors import (
@@ -24,7 +24,7 @@ from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
 from sandboxkit.types import Command, SandboxInfo, SandboxState, StdinItem
-from tests.agent.conftest import Box, NamespaceProvider, Run, at_start, made
+from tests.agent.conftest import Box, NamespaceProvider, Run, at_start, made, until
 
 pytestmark = pytest.mark.anyio
 
@@ -37,34 +37,11 @@ async def as_in_the_background_loop(anyio_backend: str) -> None:
     asyncio.get_running_loop().set_exception_handler(_loop._report)
 
 
-class Through(ByteStream):
-    """Carries everything, and tells of the rest of the stream below it."""
-
-    def __init__(self, stream: ByteStream) -> None:
-        self._stream = stream
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        return await self._stream.receive(max_bytes)
-
-    async def send(self, item: bytes) -> None:
-        await self._stream.send(item)
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    @property
-    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:  # anyio's own signature
-        return self._stream.extra_attributes
-
-
-class Breaking(Through):
+class Breaking(StapledByteStream):
     """Carries `sends` bytes one way and `receives` bytes the other, and then breaks, mid-record."""
 
     def __init__(self, stream: ByteStream, sends: float, receives: float) -> None:
-        super().__init__(stream)
+        super().__init__(stream, stream)
         self._sends, self._receives = sends, receives
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
@@ -87,14 +64,14 @@ class Breaking(Through):
         raise anyio.BrokenResourceError
 
 
-class Repeating(Through):
+class Repeating(StapledByteStream):
     """Delivers everything that is sent twice, as a router does that missed an answer."""
 
     async def send(self, item: bytes) -> None:
         await super().send(item + item)
 
 
-class Silent(Through):
+class Silent(StapledByteStream):
     """Carries everything until it is told to fall silent; it never breaks."""
 
     silent = False
@@ -153,9 +130,7 @@ async def counted(client: AgentClient, times: Path) -> None:
 @pytest.mark.timeout(900)  # on a busy machine: these are many connections
 @pytest.mark.parametrize("apart", [7, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("way", ["sends", "receives"])
-async def test_a_link_cut_at_any_byte_delivers_every_byte_once(
-    box: Box, way: str, apart: int
-) -> None:
+async def test_a_link_cut_anywhere_delivers_every_byte_once(box: Box, way: str, apart: int) -> None:
     """The handshake needs about 150 bytes one way and 50 the other, the rest about 800.
 
     Every byte of the handshake is tried each time, and every seventh of the rest; at night every byte.
@@ -201,9 +176,9 @@ async def test_twenty_streams_over_connections_that_break_again_and_again(box: B
 
 @pytest.mark.parametrize("grace", [0.0, 10.0])
 async def test_a_write_that_is_delivered_twice_counts_once(box: Box, grace: float) -> None:
-    stream = Repeating(await box.provider._connect(box.id))
+    stream = await box.provider._connect(box.id)
     connection = await AgentClient.start(
-        stream, requests.hello(None), grace=grace, reopen=Breakable(box, ()).open
+        Repeating(stream, stream), requests.hello(None), grace=grace, reopen=Breakable(box, ()).open
     )
     data = os.urandom(3 << 20)
     await requests.write_file(connection, str(box.workdir / "twice"), data, None)
@@ -220,9 +195,7 @@ async def test_commands_end_when_no_client_reconnects_in_time(box: Box) -> None:
     breakable.plan = [(0.0, 0.0)] * 1000
     client._link.give_up()
     await box.settled()
-    with anyio.fail_after(60):
-        while client.ended is None:
-            await anyio.sleep(0.01)
+    await until(lambda: client.ended is not None)
 
 
 async def test_a_session_ends_quietly_when_no_connection_can_be_opened_in_time(
@@ -261,16 +234,12 @@ async def test_without_a_grace_a_session_ends_with_its_connection(box: Box) -> N
     assert breakable.opened == 1
 
 
-async def test_a_replacement_agent_is_not_taken_for_the_old_one(
-    provider: NamespaceProvider,
-) -> None:
-    one, other = (await made(provider)).id, (await made(provider)).id
-    client = provider._known(one).client
-    assert client is not None
-    await client.aclose()
-    os.replace(provider.folder / other, provider.folder / one)
+async def test_another_agent_is_not_taken_for_the_old_one(provider: NamespaceProvider) -> None:
+    box, other = await made(provider), await made(provider)
+    await box.client.aclose()
+    os.replace(provider.folder / other.id, provider.folder / box.id)
     with pytest.raises(SandboxTerminatedError, match="was restarted"):
-        await provider.exec(one, Command(("true",)), Run().output)
+        await box.exec("true")
 
 
 class Listed(NamespaceProvider):
@@ -292,14 +261,8 @@ async def detached(provider: NamespaceProvider) -> AsyncIterator[Box]:
 
 
 async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detached: Box) -> None:
-    provider, started = detached.provider, Run()
-
-    async def lose() -> None:
-        client = provider._known(detached.id).client
-        assert client is not None
-        await client._link.aclose()
-
-    async with at_start(started, lose):
+    started = Run()
+    async with at_start(started, lambda: detached.client._link.aclose()):
         with pytest.raises(OutcomeUnknownError, match="is unknown") as caught:
             await detached.sh("echo; sleep 600", run=started)
         assert not caught.value.retryable

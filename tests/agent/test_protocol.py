@@ -1,4 +1,4 @@
-"""Malformed frames: both ends refuse them with a clear error, and neither hangs."""
+"""Frames and records of the link: both ends refuse malformed ones, drop duplicates, and neither hangs."""
 
 import asyncio
 import errno
@@ -6,10 +6,11 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import SocketAttribute
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,18 +26,22 @@ from sandboxkit.providers._agent.frames import (
     Kind,
 )
 from sandboxkit.providers._agent.link import (
+    ACK,
     DATA,
     MAGIC,
     OPENED,
     OPENING,
     OPENING_REPLY,
     RECORD,
+    RESUMED,
     Link,
+    LostSessionError,
 )
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, CommandInput, CommandSeries
 from tests.agent.conftest import Box
 
+pytestmark = pytest.mark.anyio
 HELLO = frames.encode(Kind.HELLO, 0, requests.hello(None))
 
 frame_lists = st.lists(
@@ -51,9 +56,7 @@ frame_lists = st.lists(
 
 
 @given(frame_lists, st.lists(st.integers(1, 50), min_size=1, max_size=20))
-def test_frames_are_decoded_from_any_split_of_the_stream(
-    sent: list[Frame], cuts: list[int]
-) -> None:
+def test_frames_are_decoded_from_any_split(sent: list[Frame], cuts: list[int]) -> None:
     data = b"".join(frames.encode(*frame) for frame in sent)
     decoder = FrameDecoder()
     received: list[Frame] = []
@@ -65,15 +68,11 @@ def test_frames_are_decoded_from_any_split_of_the_stream(
 
 
 @given(st.binary(max_size=200))
-def test_the_decoder_yields_frames_or_a_protocol_error(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_a_protocol_error(data: bytes) -> None:
     with suppress(ProtocolError):
         for frame in FrameDecoder().feed(data):
             assert len(frame.payload) <= len(data)
-
-
-@given(st.binary(max_size=50))
-def test_fields_are_decoded_or_raise_a_protocol_error(payload: bytes) -> None:
-    fields = Fields(payload)
+    fields = Fields(data)
     with suppress(ProtocolError):
         while fields:
             fields.text()
@@ -97,8 +96,7 @@ async def last_words(box: Box, data: bytes) -> str:
         with anyio.fail_after(60), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             link.open()
             await link.send(data)
-            if isinstance(stream, UnixStream):
-                await stream.send_eof()
+            await stream.send_eof()
             while True:
                 for frame in decoder.feed(*await link.receive()):
                     if frame.kind == Kind.BYE:
@@ -111,37 +109,29 @@ def exec_frame(number: int = 1) -> bytes:
     return frames.encode(Kind.EXEC, number, payload + struct.pack(">BHH", 1, 0, 0))
 
 
+BEGUN = HELLO + exec_frame()
+EOF = frames.encode(Kind.EOF, 1)
 MALFORMED = {
     "garbage": (b"GET / HTTP/1.1\r\nHost: agent\r\n\r\n", "bytes, the limit"),
     "no hello": (exec_frame(), "hello"),
     "bad magic": (frames.encode(Kind.HELLO, 0, b"XXXX\0\0\0\1\0" + bytes(8)), "magic"),
     "other version": (frames.encode(Kind.HELLO, 0, b"SBXK\0\0\0\1\0" + bytes(8)), "version"),
-    "second hello": (HELLO + exec_frame() + frames.encode(Kind.HELLO, 1), "second hello"),
+    "second hello": (BEGUN + frames.encode(Kind.HELLO, 1), "second hello"),
     "unknown type": (HELLO + b"\0\0\0\0\x09\0\0\0\1", "unknown frame type 9"),
     "agent's type": (HELLO + frames.encode(Kind.EXIT, 1, bytes(4)), "unknown frame type 19"),
     "oversized": (HELLO + struct.pack(">IBI", 5 << 20, 2, 1), "limit"),
-    "cut short": (HELLO + exec_frame()[:-3], "ended inside a frame"),
+    "cut short": (BEGUN[:-3], "ended inside a frame"),
     "stream 0": (HELLO + exec_frame(0), "stream 0"),
-    "id in use": (HELLO + exec_frame() + exec_frame(), "in use"),
+    "id in use": (BEGUN + exec_frame(), "in use"),
     "empty argv": (HELLO + frames.encode(Kind.EXEC, 1, bytes(16) + bytes(5)), "empty argv"),
     "huge list": (HELLO + frames.encode(Kind.EXEC, 1, b"\xff" * 20), "too short"),
     "left over": (HELLO + frames.encode(Kind.CALL, 1, b"\x09more"), "too many"),
-    "above the window": (
-        HELLO + exec_frame() + frames.encode(Kind.DATA, 1, bytes((256 << 10) + 1)),
-        "window",
-    ),
-    "data after its end": (
-        HELLO + exec_frame() + frames.encode(Kind.EOF, 1) + frames.encode(Kind.DATA, 1, b"x"),
-        "after end",
-    ),
-    "too much credit": (
-        HELLO + exec_frame() + frames.encode(Kind.CREDIT, 1, b"\xff" * 4),
-        "credit",
-    ),
+    "above the window": (BEGUN + frames.encode(Kind.DATA, 1, bytes((256 << 10) + 1)), "window"),
+    "data after its end": (BEGUN + EOF + frames.encode(Kind.DATA, 1, b"x"), "after end"),
+    "too much credit": (BEGUN + frames.encode(Kind.CREDIT, 1, b"\xff" * 4), "credit"),
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", MALFORMED)
 async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: str) -> None:
     data, complaint = MALFORMED[case]
@@ -150,33 +140,21 @@ async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: 
     await box.settled()
 
 
-@pytest.mark.anyio
 async def test_an_agent_that_lists_no_calls_knows_the_first_thirteen() -> None:
-    stream, agent = await connected()
-    agent.send(of_the_agent(WELCOME))
-    client = await AgentClient.start(stream, requests.hello(None))
+    client, _, agent = await connected()
     assert client.calls == bytes(range(1, 14))
     await client.aclose()
     agent.close()
 
 
-@pytest.mark.anyio
 async def test_the_agent_survives_random_frames(box: Box) -> None:
-    examples = st.lists(
-        st.builds(
-            lambda kind, stream, payload: frames.encode(kind, stream, payload),
-            st.sampled_from([Kind.DATA, Kind.EOF, Kind.CREDIT, Kind.RESIZE, Kind.KILL, Kind.EXEC]),
-            st.integers(0, 2),
-            st.binary(max_size=40),
-        )
-        | st.just(exec_frame())
-        | st.binary(max_size=40),
-        max_size=6,
-    )
+    kinds = [Kind.DATA, Kind.EOF, Kind.CREDIT, Kind.RESIZE, Kind.KILL, Kind.EXEC]
+    payloads = st.binary(max_size=40)
+    encoded = st.builds(frames.encode, st.sampled_from(kinds), st.integers(0, 2), payloads)
     cases: list[bytes] = []
 
     @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], database=None)
-    @given(examples)
+    @given(st.lists(encoded | st.just(exec_frame()) | payloads, max_size=6))
     def collect(parts: list[bytes]) -> None:
         cases.append(b"".join(parts))
 
@@ -184,60 +162,39 @@ async def test_the_agent_survives_random_frames(box: Box) -> None:
     for data in cases:
         await last_words(box, HELLO + data)
     assert (await box.exec("echo", "alive")).stdout == b"alive\n"
-    with anyio.fail_after(60):
-        while await box.processes():
-            await anyio.sleep(0.01)
+    await box.settled()
 
 
-SERIES = CommandSeries((CommandInput(), CommandInput()), seconds=1)
-UNKNOWN = b"\x63arguments of an unknown form"
-
-
-@pytest.mark.anyio
 async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box: Box) -> None:
     client = await box.provider._client(box.id)
-    running = asyncio.create_task(box.exec("sh", "-c", "read line; echo $line", stdin=line(box)))
-    with pytest.raises(CallError, match="unknown call 99") as refused:
-        await client.open(Kind.CALL, UNKNOWN).receive()
-    assert refused.value.errno == errno.ENOSYS
+
+    async def refused() -> None:
+        with pytest.raises(CallError, match="unknown call 99") as error:
+            await client.open(Kind.CALL, b"\x63arguments of an unknown form").receive()
+        assert error.value.errno == errno.ENOSYS
+
+    async def line() -> AsyncIterator[bytes]:
+        await refused()
+        yield b"went on\n"
+
+    running = asyncio.create_task(box.exec("sh", "-c", "read line; echo $line", stdin=line()))
+    await refused()
     assert (await running).stdout == b"went on\n"
     assert await box.provider._client(box.id) is client
 
 
-async def line(box: Box) -> AsyncIterator[bytes]:
-    """Input for a command, sent only after the agent answered another unknown call."""
-    with pytest.raises(CallError):
-        await (await box.provider._client(box.id)).open(Kind.CALL, UNKNOWN).receive()
-    yield b"went on\n"
-
-
-@pytest.mark.anyio
 async def test_an_agent_that_lacks_a_call_is_named_as_too_old_and_not_asked(box: Box) -> None:
     client = await box.provider._client(box.id)
     assert set(client.calls) >= set(range(1, 14))
+    series = CommandSeries((CommandInput(), CommandInput()), seconds=1)
+    with pytest.raises(ConfigurationError, match="a series needs a sandbox that is reset"):
+        await box.provider.exec_each(box.id, Command(("true",)), series)
     client.calls = b"\x03"  # an agent that only knows stat
     with pytest.raises(AgentTooOldError, match=r"sandbox 'ns0' .*unknown call 9.*sandboxkit bake"):
         await box.provider.logs(box.id)
     with pytest.raises(AgentTooOldError, match="unknown call 20"):
-        await box.provider.exec_each(box.id, Command(("true",)), SERIES)
+        await box.provider.exec_each(box.id, Command(("true",)), series)
     assert (await box.provider.stat(box.id, "/")).path == "/"
-
-
-@pytest.mark.anyio
-async def test_a_series_needs_an_agent_whose_sandbox_was_reset(box: Box) -> None:
-    with pytest.raises(ConfigurationError, match="a series needs a sandbox that is reset"):
-        await box.provider.exec_each(box.id, Command(("true",)), SERIES)
-
-
-async def unlinked(box: Box, data: bytes) -> str:
-    """Send bytes that are no link's; return the reason of the agent's BYE."""
-    async with await box.provider._connect(box.id) as stream:
-        await stream.send(data)
-        if isinstance(stream, UnixStream):
-            await stream.send_eof()
-        with anyio.fail_after(60):
-            frames_of = FrameDecoder().feed(*await Link(stream).receive())
-            return Fields(next(frames_of).payload).text()
 
 
 NO_LINK = {
@@ -247,98 +204,71 @@ NO_LINK = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("case", NO_LINK)
 async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -> None:
     data, complaint = NO_LINK[case]
-    assert complaint in await unlinked(box, data)
+    async with await box.provider._connect(box.id) as stream:
+        await stream.send(data)
+        await stream.send_eof()
+        with anyio.fail_after(60):
+            frames_of = FrameDecoder().feed(*await Link(stream).receive())
+            assert complaint in Fields(next(frames_of).payload).text()
 
 
-def of_the_agent(data: bytes) -> bytes:
+def data(offset: int, payload: bytes) -> bytes:
+    return RECORD.pack(DATA, offset, len(payload)) + payload
+
+
+OPENED_REPLY = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+
+
+def of_the_agent(frames: bytes) -> bytes:
     """What an agent sends at the beginning of a session."""
-    return (
-        OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
-        + RECORD.pack(DATA, 0, len(data))
-        + data
-    )
+    return OPENED_REPLY + data(0, frames)
 
 
 WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/")
 
 
-async def connected() -> tuple[ByteStream, socket.socket]:
-    ours, theirs = socket.socketpair()
-    return UnixStream(ours), theirs
+async def connected() -> tuple[AgentClient, UnixStream, socket.socket]:
+    """A client, its stream, and the agent's end, which the test plays."""
+    ours, agent = socket.socketpair()
+    agent.send(of_the_agent(WELCOME))
+    stream = UnixStream(ours)
+    return await AgentClient.start(stream, requests.hello(None)), stream, agent
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
         (b"", "ended"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
         (OPENING_REPLY.pack(MAGIC, 1, OPENED, 0), "version 1"),
-        (
-            OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(DATA, 7, 1) + b"x",
-            "byte 7",
-        ),
-        (
-            OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0) + RECORD.pack(9, 0, 0),
-            "record type 9",
-        ),
         (of_the_agent(frames.encode(Kind.BYE, 0, frames.string("no room"))), "no room"),
         (of_the_agent(struct.pack(">IBI", 5 << 20, 16, 0)), "limit"),
         (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
     ],
 )
-async def test_the_client_refuses_a_peer_that_is_not_an_agent(
-    answer: bytes, complaint: str
-) -> None:
-    stream, agent = await connected()
+async def test_a_client_refuses_a_peer_that_is_no_agent(answer: bytes, complaint: str) -> None:
+    ours, agent = socket.socketpair()
     agent.send(answer)
     agent.shutdown(socket.SHUT_WR)
     with agent, anyio.fail_after(60), pytest.raises(ConnectionEndedError, match=complaint):
-        await AgentClient.start(stream, requests.hello(None))
+        await AgentClient.start(UnixStream(ours), requests.hello(None))
 
 
-@pytest.mark.anyio
-async def test_repeated_bytes_are_skipped() -> None:
-    stream, agent = await connected()
-    answer = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
-    half = RECORD.pack(DATA, 0, 9) + WELCOME[:9]
-    rest = RECORD.pack(DATA, 4, len(WELCOME) - 4) + WELCOME[4:]
-    with agent:
-        for part in (answer, answer, half, half, answer, rest, half, rest):
-            for at in range(len(part)):  # whatever the pieces are in which they come
-                agent.send(part[at : at + 1])
-        client = await AgentClient.start(stream, requests.hello(None))
-        request = client.open(Kind.CALL, b"\x09")
-        done = frames.encode(Kind.DONE, request.number, b"said")
-        agent.send((RECORD.pack(DATA, len(WELCOME), len(done)) + done) * 2)
-        with anyio.fail_after(60):
-            assert (await request.receive()).payload == b"said"
-        assert client.ended is None
-        await client.aclose()
-
-
-@pytest.mark.anyio
 async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> None:
-    stream, agent = await connected()
-    agent.send(of_the_agent(WELCOME))
-    client = await AgentClient.start(stream, requests.hello(None))
+    client, _, agent = await connected()
     request = client.open(Kind.CALL, b"\x09")
     broken = frames.encode(Kind.CREDIT, request.number, b"")
-    agent.send(RECORD.pack(DATA, len(WELCOME), len(broken)) + broken)
+    agent.send(data(len(WELCOME), broken))
     with agent, anyio.fail_after(60), pytest.raises(ConnectionEndedError, match="protocol error"):
         await request.receive()
 
 
-@pytest.mark.anyio
 async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number() -> None:
     """Descriptors are numbered anew: the loop must have let go of one before it is closed."""
-    stream, agent = await connected()
-    agent.send(of_the_agent(WELCOME))
-    client = await AgentClient.start(stream, requests.hello(None))
+    client, stream, agent = await connected()
     number = stream.extra(SocketAttribute.raw_socket).fileno()
     await anyio.wait_all_tasks_blocked()  # its reader waits for the socket
     loop, received = asyncio.get_running_loop(), anyio.Event()
@@ -361,3 +291,114 @@ async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number
         other.send(b"x")
         await received.wait()
         loop.remove_reader(one)
+
+
+@dataclass
+class Ends:
+    """A link, and the agent's end of its connection, which the test plays byte by byte."""
+
+    link: Link
+    agent: UnixStream
+    next_agent: UnixStream
+    """The end of the connection that replaces the first one."""
+
+    async def received(self, size: int) -> bytes:
+        """Return the bytes that the link delivers, once there are at least `size`."""
+        found = b""
+        with anyio.fail_after(30):
+            while len(found) < size:
+                found += b"".join(await self.link.receive())
+        return found
+
+
+async def read(stream: UnixStream, size: int) -> bytes:
+    found = b""
+    with anyio.fail_after(30):
+        while len(found) < size:
+            found += await stream.receive(size - len(found))
+    return found
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    pairs = [socket.socketpair() for _ in range(2)]
+    (ours, theirs), (next_ours, next_theirs) = [
+        (UnixStream(one), UnixStream(other)) for one, other in pairs
+    ]
+
+    async def reopen() -> UnixStream:
+        return next_ours
+
+    link = Link(ours, grace=30, reopen=reopen)
+    link.open()
+    yield Ends(link, theirs, next_theirs)
+    await link.aclose()
+    for stream in (theirs, next_ours, next_theirs):
+        await stream.aclose()
+
+
+async def test_what_a_proxy_sends_twice_is_dropped(ends: Ends) -> None:
+    records = (data(0, b"abc"), data(0, b"abc"), OPENED_REPLY, data(1, b"bcdef"), data(6, b"g"))
+    for byte in b"".join((OPENED_REPLY, OPENED_REPLY, *records)):  # whatever the pieces are
+        await ends.agent.send(bytes([byte]))
+    assert await ends.received(7) == b"abcdefg"
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (data(4, b"e"), "received byte 4, expected byte 3"),
+        (RECORD.pack(ACK, 3, 0), "acknowledged 3 bytes, but only 2 were sent"),
+        (RECORD.pack(9, 0, 0), "unknown record type 9"),
+    ],
+)
+async def test_an_impossible_record_ends_the_session(ends: Ends, said: bytes, named: str) -> None:
+    await ends.link.send(b"hi")
+    await ends.agent.send(OPENED_REPLY)
+    await ends.agent.send(data(0, b"abc"))
+    assert await ends.received(3) == b"abc"
+    await ends.agent.send(said)
+    with pytest.raises(ProtocolError, match=named):
+        await ends.received(1)
+
+
+async def test_a_reply_with_an_unknown_verdict_has_lost_the_session(ends: Ends) -> None:
+    await ends.agent.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, 7, 0))
+    with pytest.raises(LostSessionError):
+        await ends.received(1)
+
+
+async def test_acknowledged_bytes_make_room_for_more(ends: Ends) -> None:
+    """A sender waits while more than 4 MiB are kept for the case that the connection breaks."""
+    piece = bytes(1 << 20)
+    await ends.agent.send(OPENED_REPLY)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+
+            async def agent() -> None:
+                await read(ends.agent, OPENING.size)
+                for number in range(1, 13):
+                    header = await read(ends.agent, RECORD.size)
+                    assert RECORD.unpack(header) == (DATA, (number - 1) << 20, 1 << 20)
+                    await read(ends.agent, len(piece))
+                    await ends.agent.send(RECORD.pack(ACK, number << 20, 0))
+                await ends.agent.send(data(0, b"all"))
+
+            group.start_soon(agent)
+            group.start_soon(ends.received, 3)
+            for _ in range(12):
+                await ends.link.send(piece)
+
+
+async def test_a_new_connection_brings_what_was_not_received_and_no_more(ends: Ends) -> None:
+    await ends.link.send(b"0123456789")
+    await ends.agent.send(OPENED_REPLY)
+    await ends.agent.send(RECORD.pack(ACK, 4, 0) + data(0, b"abc"))
+    assert await ends.received(3) == b"abc"
+    await ends.agent.aclose()
+    resumed = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, RESUMED, 7)
+    await ends.next_agent.send(resumed + data(3, b"def"))
+    assert await ends.received(3) == b"def"
+    opening = OPENING.unpack(await read(ends.next_agent, OPENING.size))
+    assert (opening[3], opening[5]) == (True, 3), "it resumes, and says what it has"
+    assert await read(ends.next_agent, RECORD.size + 3) == data(7, b"789")

@@ -1,15 +1,15 @@
-"""The loader: a program of a few hundred bytes that becomes the agent whose parts lie beside it."""
+"""The agent's source and programs; the loader is one of a few hundred bytes that becomes the agent."""
 
 import gzip
+import os
+import runpy
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from sandboxkit.providers._agent import binary
-from tests.components import needs_root
-
-pytestmark = needs_root("chroot needs root")
+from tests.components import require_root
 
 PART = 1_000_000
 
@@ -17,6 +17,7 @@ PART = 1_000_000
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A file system of nothing but the loader and the agent's parts."""
+    require_root("chroot needs root")
     folder = tmp_path / ".sandboxkit"
     folder.mkdir()
     (folder / "loader").write_bytes(binary.loader().read_bytes())
@@ -34,10 +35,11 @@ def load(root: Path, *argv: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("arch", ["amd64", "arm64"])
-def test_the_loader_is_tiny(arch: str) -> None:
+def test_the_loader_is_tiny_and_the_packed_agent_is_the_agent(arch: str) -> None:
     data = binary.loader(arch).read_bytes()
     assert data.startswith(b"\x7fELF")
     assert len(data) < 1024
+    assert gzip.decompress(binary.packed(arch).read_bytes()) == binary.path(arch).read_bytes()
 
 
 def test_the_loader_becomes_the_agent_with_its_arguments(root: Path) -> None:
@@ -60,6 +62,19 @@ def test_parts_that_are_not_a_program_are_reported(root: Path) -> None:
     assert load(root, "connect", "/x").returncode == 73
 
 
-def test_the_packed_agent_is_the_agent() -> None:
-    for arch in ("amd64", "arm64"):
-        assert gzip.decompress(binary.packed(arch).read_bytes()) == binary.path(arch).read_bytes()
+AGENT = Path(__file__).resolve().parents[2] / "agent"
+OFFLINE = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+
+
+@pytest.mark.timeout(900)  # on a busy machine, with nothing compiled yet
+@pytest.mark.parametrize("check", ["vet", "test"])
+def test_the_source_of_the_agent_passes(check: str) -> None:
+    go = runpy.run_path(str(AGENT / "build.py"))["find_go"]()
+    done = subprocess.run(
+        [go, check, "./..."],
+        cwd=AGENT,
+        env={**os.environ, **OFFLINE, "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
