@@ -1,18 +1,22 @@
 """Providers for the pool's tests: they count, wait, fail and reset."""
 
 import asyncio
+import math
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import extract_stack
 from typing import ClassVar, TypeVar
 
-from sandboxkit import Operation, Session
-from sandboxkit.errors import SandboxError, SandboxNotCleanError
+import pytest
+
+from sandboxkit import Operation, Session, _machine_semaphore
+from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotCleanError
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Command, Exit, Interpreter, PoolStats, SandboxSpec
@@ -47,6 +51,11 @@ def interrupt(begun: threading.Semaphore) -> threading.Thread:
     return thread
 
 
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
 class Counting(FakeProvider):
     """Keeps the ids of all that were created, and raises what it is told to first."""
 
@@ -63,6 +72,35 @@ class Counting(FakeProvider):
         sandbox_id = await super().create(spec)
         self.created.append(sandbox_id)
         return sandbox_id
+
+
+class Here(Counting):
+    """Has sandboxes on this machine."""
+
+    on_this_machine: ClassVar[bool] = True
+
+
+class Failing(FakeProvider):
+    """Fails to delete anything, so many times."""
+
+    def __init__(self, failures: float = math.inf) -> None:
+        super().__init__()
+        self.failures, self.attempts = failures, 0
+
+    async def delete(self, sandbox_id: str) -> None:
+        self.attempts += 1
+        if self.failures > 0:
+            self.failures -= 1
+            raise ProviderUnavailableError("the connection was reset")
+        await super().delete(sandbox_id)
+
+
+@pytest.fixture
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of the test's own for what sandboxkit keeps on this machine."""
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
+    yield tmp_path / "state"
+    _machine_semaphore._forget()  # the next test has another folder
 
 
 class Gated(Counting):

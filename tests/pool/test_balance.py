@@ -48,42 +48,43 @@ def done(state: PoolState, steps: Iterator[PoolStep]) -> list[tuple[Do, Bucket]]
     return found
 
 
+def balanced(state: PoolState) -> list[tuple[Do, Bucket]]:
+    return done(state, state.balance(NOW, fill=True))
+
+
 @pytest.fixture
 def state() -> PoolState:
     return PoolState(OWN, (0, 4), at_once=2, throttle=AdmissionThrottle())
 
 
-async def _request(bucket: Bucket) -> None:
-    bucket.requests.append(PoolRequest(life(bucket)))
-
-
 def request(*buckets: Bucket) -> None:
-    for bucket in buckets:
-        asyncio.run(_request(bucket))
+    async def ask() -> None:
+        for bucket in buckets:
+            bucket.requests.append(PoolRequest(life(bucket)))
+
+    asyncio.run(ask())
 
 
 def test_room_goes_to_the_request_that_came_first(state: PoolState) -> None:
     one, two = bucket_of(state, "1", 5, 1), bucket_of(state, "2", 9, 8)
     request(two, one, two)
-    steps = []
+    served = []
     for do, bucket, _, _ in state.balance(NOW, fill=True):
-        steps.append((do, bucket))
+        served.append((do, bucket))
         bucket.requests.popleft()
-    assert steps == [(Do.SERVE, two), (Do.SERVE, one), (Do.SERVE, two)]
+    assert served == [(Do.SERVE, two), (Do.SERVE, one), (Do.SERVE, two)]
 
 
 def test_a_request_whose_sandbox_is_coming_takes_no_room(state: PoolState) -> None:
     bucket = bucket_of(state, "1", 5, 1)
     bucket.coming[life(bucket)] = Preparation.RESET
     request(bucket)
-    assert done(state, state.balance(NOW, fill=True)) == []
+    assert balanced(state) == []
     request(bucket)
-    assert done(state, state.balance(NOW, fill=True)) == [(Do.SERVE, bucket)]
+    assert balanced(state) == [(Do.SERVE, bucket)]
 
 
-def test_the_least_recently_used_sandboxes_make_room_and_no_more_than_needed(
-    state: PoolState,
-) -> None:
+def test_the_least_recently_used_sandboxes_make_room(state: PoolState) -> None:
     old, new = bucket_of(state, "old", 5, 1), bucket_of(state, "new", 9, 8)
     asks = bucket_of(state, "asks", 10, 10)
     for bucket in (old, new):
@@ -91,13 +92,9 @@ def test_the_least_recently_used_sandboxes_make_room_and_no_more_than_needed(
         bucket.coming[life(bucket)] = Preparation.MADE
     request(asks, asks, asks)
     state.leaving = 0
-    assert done(state, state.balance(NOW, fill=True)) == [
-        (Do.SERVE, asks),
-        (Do.EVICT, old),
-        (Do.EVICT, old),
-        (Do.EVICT, new),
-    ]
-    assert done(state, state.balance(NOW, fill=True)) == []
+    evicted = [(Do.EVICT, old), (Do.EVICT, old), (Do.EVICT, new)]
+    assert balanced(state) == [(Do.SERVE, asks), *evicted]
+    assert balanced(state) == []
 
 
 def test_at_the_caps_two_specs_do_not_evict_each_other(state: PoolState) -> None:
@@ -106,9 +103,9 @@ def test_at_the_caps_two_specs_do_not_evict_each_other(state: PoolState) -> None
         bucket.target = 2
     newer.ready[life(newer)] = None
     state.room = False
-    assert done(state, state.balance(NOW, fill=True)) == []
+    assert balanced(state) == []
     older.ready[life(older)] = None
-    assert done(state, state.balance(NOW, fill=True)) == [(Do.EVICT, older)]
+    assert balanced(state) == [(Do.EVICT, older)]
 
 
 def test_the_pool_fills_within_ten_seconds_however_often_creations_failed(state: PoolState) -> None:
@@ -116,21 +113,18 @@ def test_the_pool_fills_within_ten_seconds_however_often_creations_failed(state:
     bucket.target = 3
     for _ in range(20):
         bucket.made(ProviderUnavailableError("no daemon"), NOW)
-    assert done(state, state.balance(NOW, fill=True)) == []
+    assert balanced(state) == []
     steps = state.balance(NOW + 9, fill=True)
     assert next(steps)[:2] == (Do.CREATE, bucket)
     bucket.coming[life(bucket)] = Preparation.MADE
     assert next(steps, None) is None, "one at a time until one has succeeded"
 
 
-def test_another_session_gets_the_room_of_a_sandbox_that_is_due_for_a_check(
-    state: PoolState,
-) -> None:
+def test_another_session_gets_the_room_of_a_sandbox_that_is_due(state: PoolState) -> None:
     bucket = state.of(SandboxSpec(lifetime=1.0), counted=True)
     bucket.record_use(NOW)
     kept = life(bucket)
-    kept.renewed = NOW - 0.9
-    kept.made = NOW - 1.0
+    kept.renewed, kept.made = NOW - 0.9, NOW - 1.0
     bucket.ready[kept] = None
     assert done(state, state.aged(NOW, wanted=True)) == [(Do.EVICT, bucket)]
 

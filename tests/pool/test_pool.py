@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from sandboxkit import (
+from sandboxkit import Operation, Session
+from sandboxkit.errors import (
     CapacityError,
     ConfigurationError,
-    Operation,
     ProviderUnavailableError,
     SandboxTerminatedError,
-    Session,
 )
+from sandboxkit.types import SandboxSpec
 from tests.pool.providers import DEADLINE, Counting, Gated, settled, until
 
 
@@ -60,10 +60,7 @@ def test_idle_sandboxes_give_their_room_to_waiting_starts() -> None:
     provider = Counting()
     with Session(provider, pool=2, max_concurrency=2) as session:
         until(session, lambda stats: stats.ready == 2)
-        with (
-            session.sandbox(env={"A": "1"}).start().result(DEADLINE),
-            session.sandbox(env={"A": "2"}).start().result(DEADLINE),
-        ):
+        with session.sandbox(env={"A": "1"}), session.sandbox(env={"A": "2"}):
             assert len(provider._boxes) == 2
             assert session.pool_stats().thrown_away == {"room for another": 2}
             waiting = session.sandbox()
@@ -78,28 +75,22 @@ def test_idle_sandboxes_give_their_room_to_waiting_starts() -> None:
         settled(session, provider)
 
 
-def test_a_start_takes_a_sandbox_that_is_being_created() -> None:
-    provider = Gated()
-    with Session(provider, pool=1) as session:
-        assert provider.entered.acquire(timeout=DEADLINE)
-        process = session.run(["true"])
-        until(session, lambda stats: stats.waiting == 1)
-        provider.open()
-        assert process.result(DEADLINE).returncode == 0
-        assert session.pool_stats().waits == 1
-        settled(session, provider)
-
-
-def test_a_start_does_not_wait_for_a_sandbox_that_others_wait_for() -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_start_takes_a_sandbox_that_is_being_created_or_its_room(alike: bool) -> None:
     provider = Gated()
     with Session(provider, pool=1, max_concurrency=1) as session:
         assert provider.entered.acquire(timeout=DEADLINE)
-        process = session.run(["true"], env={"A": "1"})
-        assert provider.undone.acquire(timeout=DEADLINE)
-        assert provider.entered.acquire(timeout=DEADLINE)
+        process = session.run(["true"], env={} if alike else {"A": "1"})
+        if alike:
+            until(session, lambda stats: stats.waiting == 1)
+        else:
+            assert provider.undone.acquire(timeout=DEADLINE)
+            assert provider.entered.acquire(timeout=DEADLINE)
         provider.open()
         assert process.result(DEADLINE).returncode == 0
-        assert session.pool_stats().thrown_away == {"room for another": 1}
+        stats = session.pool_stats()
+        assert stats.thrown_away == ({} if alike else {"room for another": 1})
+        assert stats.waits == alike
         settled(session, provider)
 
 
@@ -156,27 +147,19 @@ def test_all_creations_wait_when_the_backend_asks_for_it() -> None:
             process.result(DEADLINE)
         first, *others = provider.attempts
         assert min(others) - first >= 0.5
-        provider.errors.append(ProviderUnavailableError("too many today", retry_after=3600))
-        with pytest.raises(ProviderUnavailableError, match="too many today"):
-            session.run(["true"]).result(DEADLINE)
-        with pytest.raises(ProviderUnavailableError, match="as the backend asked") as refused:
-            session.run(["true"]).result(DEADLINE)
-        assert refused.value.retry_after is not None
-        assert len(provider.attempts) == 7
-
-
-def test_creations_that_wait_when_the_pause_gets_long_fail_at_once() -> None:
-    provider = Counting(
-        ProviderUnavailableError("too many", retry_after=0.3),
-        ProviderUnavailableError("too many today", retry_after=3600),
-    )
-    with Session(provider) as session:
+        provider.errors += [
+            ProviderUnavailableError("too many", retry_after=0.3),
+            ProviderUnavailableError("too many today", retry_after=3600),
+        ]
         with pytest.raises(ProviderUnavailableError, match="too many"):
             session.run(["true"]).result(DEADLINE)
-        waiting = [session.run(["true"]) for _ in range(4)]
-        errors = [str(each.exception(DEADLINE)) for each in waiting]
-        assert sum("as the backend asked: too many today" in error for error in errors) == 3
-        assert len(provider.attempts) == 2
+        # Those that wait when the pause gets long fail at once.
+        errors = [each.exception(DEADLINE) for each in [session.run(["true"]) for _ in range(4)]]
+        asked = [each for each in errors if "as the backend asked: too many today" in str(each)]
+        assert len(asked) == 3
+        assert isinstance(asked[0], ProviderUnavailableError)
+        assert asked[0].retry_after is not None
+        assert len(provider.attempts) == 8
 
 
 def test_a_sandbox_that_does_not_count_starts_at_the_cap_with_a_command_too() -> None:
@@ -242,14 +225,17 @@ def test_a_sandbox_that_a_start_is_given_as_it_is_cancelled_is_taken_back() -> N
         settled(session, provider)
 
 
+class Slow(Counting):
+    """Takes three turns of the loop to create a sandbox."""
+
+    async def create(self, spec: SandboxSpec) -> str:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return await super().create(spec)
+
+
 @pytest.mark.parametrize("most", [None, 1, 3])
 def test_starts_cancelled_at_every_moment_leave_nothing(most: int | None) -> None:
-    class Slow(Counting):
-        async def create(self, spec):  # type: ignore[no-untyped-def]
-            for _ in range(3):
-                await asyncio.sleep(0)
-            return await super().create(spec)
-
     provider = Slow()
     with Session(provider, pool=most, max_concurrency=3) as session:
 
