@@ -11,24 +11,15 @@ import threading
 import tomllib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from sandboxkit import (
-    Operation,
-    SandboxError,
-    SandboxInfo,
-    SandboxState,
-    Session,
-    _cleanup,
-    _owners,
-    _tags,
-)
+from sandboxkit import Operation, Session, _cleanup, _owners, _tags
+from sandboxkit.errors import SandboxError
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 from tests.components import lack, reason
-from tests.pool.providers import on_the_loop
+from tests.pool.providers import Here, line_of, on_the_loop
 
 PROGRAMS = tomllib.loads(Path(__file__).with_name("cleanup.toml").read_text())
 
@@ -49,7 +40,7 @@ def start(folder: Path, name: str, **values: float) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize(
     ("name", "returncode", "error"), [("left_open", 0, ""), ("fails", 1, "ZeroDivisionError")]
 )
-def test_a_session_left_open_is_closed_at_exit(
+def test_an_open_session_is_closed_at_exit(
     tmp_path: Path, name: str, returncode: int, error: str
 ) -> None:
     process = start(tmp_path, name)
@@ -74,8 +65,7 @@ def test_threads_of_extension_modules_may_end_first(
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_cleans_up_and_ends_the_program(tmp_path: Path, signum: signal.Signals) -> None:
     process = start(tmp_path, "waits")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert line_of(process) == "ready"
     process.send_signal(signum)
     process.communicate(timeout=60)
     assert process.returncode in (-signum, 128 + signum)
@@ -84,9 +74,8 @@ def test_one_signal_cleans_up_and_ends_the_program(tmp_path: Path, signum: signa
 
 def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
     process = start(tmp_path, "waits_stuck")
-    assert process.stdout is not None
-    for line in ("ready\n", "stopping\n"):
-        assert process.stdout.readline() == line
+    for line in ("ready", "stopping"):
+        assert line_of(process) == line
         process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
@@ -96,11 +85,12 @@ def info(**tags: str) -> SandboxInfo:
     return SandboxInfo("id", "fake", SandboxState.RUNNING, tags)
 
 
+OWNER = "from sandboxkit import _owners; print(_owners.owner())"
+
+
 def dead_owner() -> str:
     """The owner that a process of this machine was."""
-    code = "from sandboxkit import _owners; print(_owners.owner())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    return subprocess.check_output([sys.executable, "-c", OWNER], text=True).strip()
 
 
 def orphan(owner: str, **tags: str) -> bool:
@@ -111,9 +101,8 @@ def test_a_sandbox_is_an_orphan_only_if_its_process_of_this_machine_is_dead() ->
     dead, own = dead_owner(), _owners.owner()
     boot, namespace, pid, started = dead.split(".")
     assert orphan(dead)
-    assert orphan(f"{own.rpartition('.')[0]}.{int(own.split('.')[3]) - 1}"), (
-        "its pid was used again"
-    )
+    own_start = int(own.split(".")[3])
+    assert orphan(f"{own.rpartition('.')[0]}.{own_start - 1}"), "its pid was used again"
     assert not orphan(own)
     assert not orphan(dead, **{_tags.DETACH: "1"})
     assert not _owners.is_orphan(info())
@@ -129,17 +118,15 @@ def test_a_sandbox_is_an_orphan_only_if_its_process_of_this_machine_is_dead() ->
 
 def test_a_process_in_another_pid_namespace_is_not_taken_for_dead() -> None:
     """Its pid is another process's here, or nobody's."""
-    code = "from sandboxkit import _owners; print(_owners.owner()); input()"
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     with subprocess.Popen(
-        [*unshare, sys.executable, "-c", code],
+        [*unshare, sys.executable, "-c", f"{OWNER}; input()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as inside:
-        assert inside.stdout is not None
-        owner = inside.stdout.readline().strip()
+        owner = line_of(inside)
         if not owner:
             lack(reason("user and pid namespaces", "allow them to ordinary users"))
         assert not orphan(owner)
@@ -171,17 +158,13 @@ def test_expiry_is_read_from_the_backend_or_the_tags() -> None:
 class Clocks:
     """Both clocks of this machine, to be set apart."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.boot = 1e9, 1000.0
-        patch.setattr(_owners, "_clocks", lambda: (self.boot, self.wall))
+        monkeypatch.setattr(_owners, "_clocks", lambda: (self.boot, self.wall))
 
-    def passes(self, seconds: float) -> None:
-        """Both go on."""
-        self.wall, self.boot = self.wall + seconds, self.boot + seconds
-
-    def jumps(self, seconds: float) -> None:
-        """The wall clock is set."""
-        self.wall += seconds
+    def passes(self, seconds: float, *, jump: float = 0.0) -> None:
+        """Both go on, after the wall clock has been set."""
+        self.wall, self.boot = self.wall + seconds + jump, self.boot + seconds
 
     def made(self, lifetime: float) -> SandboxInfo:
         """A sandbox of this moment."""
@@ -203,8 +186,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.mark.parametrize("jump", [0, 1e8, -1e8])
 def test_a_lifetime_passes_whatever_the_wall_clock_is_set_to(clocks: Clocks, jump: float) -> None:
     sandbox = clocks.made(100)
-    clocks.jumps(jump)
-    clocks.passes(99)
+    clocks.passes(99, jump=jump)
     assert not _owners.is_expired(sandbox)
     assert _owners.age(sandbox) == pytest.approx(min(99, 99 + jump))
     clocks.passes(2)
@@ -212,15 +194,11 @@ def test_a_lifetime_passes_whatever_the_wall_clock_is_set_to(clocks: Clocks, jum
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_clock_that_is_set_around_a_renewal_ends_no_lifetime(
-    clocks: Clocks, before: bool
-) -> None:
+def test_a_clock_set_around_a_renewal_ends_no_lifetime(clocks: Clocks, before: bool) -> None:
     sandbox = clocks.made(100)
-    clocks.jumps(1e8 if before else 0)
-    clocks.passes(50)
+    clocks.passes(50, jump=1e8 if before else 0)
     renewed = clocks.renewed(sandbox, 500)
-    clocks.jumps(1e8)
-    clocks.passes(499)
+    clocks.passes(499, jump=1e8)
     assert not _owners.is_expired(renewed)
     assert _owners.is_expired(sandbox)
     clocks.passes(2)
@@ -230,38 +208,35 @@ def test_a_clock_that_is_set_around_a_renewal_ends_no_lifetime(
 def test_a_sandbox_from_before_the_boot_expires_by_the_wall_clock(clocks: Clocks) -> None:
     sandbox = clocks.made(100)
     elsewhere = {**sandbox.tags, _tags.BIRTH: "0123456789abcdef.5.1000000000"}
-    clocks.jumps(200)
+    clocks.passes(0, jump=200)
     assert _owners.is_expired(dataclasses.replace(sandbox, tags=elsewhere))
     for odd in ("", "x", _owners.birth().rpartition(".")[0], _owners.birth() + "e"):
         tags = {**sandbox.tags, _tags.BIRTH: odd}
         assert _owners.is_expired(dataclasses.replace(sandbox, tags=tags)), odd
 
 
-class Here(FakeProvider):
-    """Has sandboxes on this machine, and says when it lists them."""
-
-    on_this_machine: ClassVar[bool] = True
+class Swept(Here):
+    """Lists its sandboxes only once the gate is open, and fails then if it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lists = 0
         self.gate = asyncio.Event()
         self.broken = False
-        self.swept = threading.Event()
-        self.deleted = threading.Event()
+        self.done = threading.Event()
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         self.lists += 1
         await self.gate.wait()
         if self.broken:
-            self.swept.set()
+            self.done.set()
             raise SandboxError("down")
         async for found in super().list(tags):
             yield found
 
     async def delete(self, sandbox_id: str) -> None:
         await super().delete(sandbox_id)
-        self.deleted.set()
+        self.done.set()
 
     def stray(self, owner: str, expires: float) -> str:
         """A sandbox of that owner."""
@@ -270,7 +245,7 @@ class Here(FakeProvider):
 
 
 def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
-    provider = Here()
+    provider = Swept()
     dead, alive = dead_owner(), _owners.owner()
     stray = provider.stray(dead, 1)
     kept = {
@@ -283,7 +258,7 @@ def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
         session.sandbox().start().result(60)
         assert stray in provider._boxes
         on_the_loop(provider.gate.set)
-        assert provider.deleted.wait(60)
+        assert provider.done.wait(60)
     assert provider._boxes.keys() == kept
     assert provider.lists == 1
     for sandbox_id in kept:
@@ -291,12 +266,13 @@ def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
 
 
 def test_a_failed_or_hung_sweep_affects_no_start() -> None:
-    provider = Here()
+    provider = Swept()
     with Session(provider) as session:
         session.sandbox().start().result(60)
     assert not provider._boxes  # it hung until the session was closed
     provider.broken = True
+    provider.done.clear()
     on_the_loop(provider.gate.set)
     with Session(provider) as session:
         session.sandbox().start().result(60)
-        assert provider.swept.wait(60)
+        assert provider.done.wait(60)

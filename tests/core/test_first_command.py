@@ -7,13 +7,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from sandboxkit import (
-    OutcomeUnknownError,
-    Process,
-    ProviderUnavailableError,
-    Sandbox,
-    Session,
-)
+from sandboxkit import OutcomeUnknownError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.provider import FirstCommand
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
@@ -87,9 +81,7 @@ def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provi
     assert provider.executed == [("echo", "1"), ("echo", "2")]
 
 
-def test_nothing_is_sent_along_where_files_are_written_first(
-    session: Session, provider: Eager
-) -> None:
+def test_nothing_is_sent_along_before_files_are_written(session: Session, provider: Eager) -> None:
     sandbox = session.sandbox(files={"/workspace/a": b"1"})
     assert sandbox.exec(["cat", "/workspace/a"]).result(60).stdout == "1"
     assert provider.sent == []
@@ -103,14 +95,13 @@ def test_a_failed_start_says_whether_the_command_may_have_run(
     provider.refuses = refuses
     first = session.sandbox().exec(["true"])
     on_the_loop(provider.gate.set)
-    with pytest.raises(
-        ProviderUnavailableError if refuses else OutcomeUnknownError, match="connection broke"
-    ):
+    error = ProviderUnavailableError if refuses else OutcomeUnknownError
+    with pytest.raises(error, match="connection broke"):
         first.result(60)
     assert provider.executed == []
 
 
-def test_a_command_that_shares_a_failed_start_was_never_sent(
+def test_a_command_that_shares_a_failed_start_is_not_sent(
     session: Session, provider: Eager
 ) -> None:
     provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
@@ -145,42 +136,32 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
     assert provider.executed == [("echo", "second")]
 
 
+@pytest.mark.parametrize("hops", range(30))
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(ahead: int) -> None:
+def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(
+    session: Session, provider: Eager, ahead: int, hops: int
+) -> None:
     """Another caller comes `ahead` turns of the loop before the first one gives up."""
-    for hops in range(ahead, 30):
-        provider = Eager()
-        with Session(provider) as session:
-            sandbox = session.sandbox()
-            first = sandbox.exec(["echo", "first"])
-            assert provider.entered.acquire(timeout=60)
-            others = [sandbox.exec(["echo", "other"])]
-            on_the_loop(lambda: None)  # it shares the start now
+    sandbox = session.sandbox()
+    first = sandbox.exec(["echo", "first"])
+    assert provider.entered.acquire(timeout=60)
+    others = [sandbox.exec(["echo", "other"])]
+    on_the_loop(lambda: None)  # it shares the start now
 
-            def turn(
-                left: int,
-                box: Sandbox = sandbox,
-                first: Process = first,
-                others: list[Process] = others,
-            ) -> None:
-                if left == ahead:
-                    others.append(box.exec(["echo", "other"]))
-                if left:
-                    asyncio.get_running_loop().call_soon(turn, left - 1, box, first, others)
-                else:
-                    first.cancel()
+    def turn(left: int) -> None:
+        if left == ahead:
+            others.append(sandbox.exec(["echo", "other"]))
+        if left:
+            asyncio.get_running_loop().call_soon(turn, left - 1)
+        else:
+            first.cancel()
 
-            def race(provider: Eager = provider, hops: int = hops) -> None:
-                provider.gate.set()
-                turn(hops)  # it runs within this round
-
-            on_the_loop(race)
-            until(lambda: len(others) == 2, "another caller has come", 60)  # noqa: B023
-            for other in others:
-                assert other.result(60).stdout == "other\n"
-            # Either `exec` has taken the command over, and killed it, or it ended with its sandbox.
-            assert (("echo", "first") in provider.executed) == (provider.creates == 1)
-        assert not provider._boxes
+    on_the_loop(lambda: (provider.gate.set(), turn(ahead + hops)))
+    until(lambda: len(others) == 2, "another caller has come", 60)
+    for other in others:
+        assert other.result(60).stdout == "other\n"
+    # Either `exec` has taken the command over, and killed it, or it ended with its sandbox.
+    assert (("echo", "first") in provider.executed) == (provider.creates == 1)
 
 
 def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: Eager) -> None:

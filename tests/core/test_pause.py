@@ -15,6 +15,7 @@ from sandboxkit import Sandbox, SandboxPausedError, SandboxState, SandboxTermina
 from sandboxkit._pause_clock import PauseClock
 from sandboxkit.testing.conformance._base import token, until
 from tests.docker_here import TEST_IMAGE, require_docker
+from tests.pool.providers import line_of
 
 _SECONDS = 60.0
 _PROGRAMS = tomllib.loads(Path(__file__).with_name("pause.toml").read_text())
@@ -40,8 +41,7 @@ def test_it_ends_with_its_lifetime_and_with_its_owner(backend: str) -> None:
         text=True,
     )
     try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "paused\n"
+        assert line_of(owner) == "paused"
         until(lambda: count() == 1, "the lifetime of a paused sandbox passes")
         owner.send_signal(signal.SIGKILL)
         until(lambda: count() == 0, "a paused sandbox ends with its owner")

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.conformance._base import until
 from sandboxkit.testing.conformance.ports import _ECHO, running
 from sandboxkit.tunnels import PortConnection
 from sandboxkit.types import Command, Exit, Output, SandboxInfo, SandboxSpec
@@ -64,16 +64,12 @@ class WithoutPorts(Provider):
 def test_a_provider_without_ports_refuses_all_three_calls() -> None:
     with Session(WithoutPorts()) as session:
         sandbox = session.sandbox()
-        for call in (
-            sandbox.connect(80),
-            sandbox.expose(80),
-            sandbox.serve(80, "127.0.0.1:9"),
-        ):
+        for call in (sandbox.connect(80), sandbox.expose(80), sandbox.serve(80, "127.0.0.1:9")):
             with pytest.raises(ConfigurationError, match="provider 'without' cannot reach"):
                 call.result(DEADLINE)
 
 
-def test_a_handler_that_fails_ends_its_connection_only(
+def test_a_failing_handler_ends_one_connection(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(connection: PortConnection) -> None:
@@ -93,38 +89,24 @@ def test_a_handler_that_fails_ends_its_connection_only(
     assert "LookupError: the handler's own error" in caplog.text
 
 
-class Slow(FakeProvider):
-    """Waits before it connects, until the test allows it."""
+def test_a_cancelled_connect_ends_its_task(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.began, self.go_on, self.cancelled = anyio.Event(), anyio.Event(), False
-
-    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
-        self.began.set()
+    async def waits(*_: object) -> None:
+        seen.append("begun")
         try:
-            await self.go_on.wait()
-        except BaseException:
-            self.cancelled = True
-            raise
-        return await super().connect(sandbox_id, port)
+            await anyio.sleep_forever()
+        finally:
+            seen.append("cancelled")
 
-
-def test_a_cancelled_connect_ends_its_task() -> None:
-    provider = Slow()
-
-    async def main() -> None:
-        async with Session(provider) as session:
-            sandbox = session.sandbox()
-            connecting = sandbox.connect(80)
-            while not provider.began.is_set():
-                await sandbox.exec(["true"])
-            connecting.cancel()
-            while sandbox._life._attached:
-                await sandbox.exec(["true"])
-        assert provider.cancelled
-
-    asyncio.run(asyncio.wait_for(main(), DEADLINE))
+    monkeypatch.setattr(FakeProvider, "connect", waits)
+    connecting = sandbox.connect(80)
+    until(lambda: seen == ["begun"], "it connects", DEADLINE)
+    connecting.cancel()
+    until(lambda: seen == ["begun", "cancelled"], "it is cancelled", DEADLINE)
+    until(lambda: not sandbox._life._attached, "its task has ended", DEADLINE)
 
 
 def test_close_is_idempotent_and_ends_calls_that_wait_or_come_later(sandbox: Sandbox) -> None:
@@ -143,45 +125,23 @@ def test_close_is_idempotent_and_ends_calls_that_wait_or_come_later(sandbox: San
     assert sandbox._life._attached == set()
 
 
-def test_bytes_sent_before_a_close_arrive(sandbox: Sandbox) -> None:
-    received: list[bytes] = []
-
-    async def handle(connection: PortConnection) -> None:
-        while data := await connection.receive():
-            received.append(data)
-
-    async def main() -> None:
-        async with (
-            await sandbox.serve(0, handle) as served,
-            await sandbox.connect(served.port) as connection,
-        ):
-            await connection.send(bytes(3 << 20))
-
-    asyncio.run(main())
-    assert sum(map(len, received)) == 3 << 20
-
-
 def test_a_fork_does_not_keep_a_port_open(sandbox: Sandbox) -> None:
     exposed = sandbox.expose(80).result(DEADLINE)
-    reading, writing = os.pipe()
-    ready, say = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writing)
-        os.write(say, b"x")
-        os.read(reading, 1)  # until the parent has looked
-        os._exit(0)
-    os.close(reading)
-    try:
-        assert os.read(ready, 1) == b"x"
-        assert connects(exposed.port)
-        exposed.close().result(DEADLINE)
-        assert not connects(exposed.port)
-    finally:
-        os.close(writing)
-        os.waitpid(child, 0)
-        os.close(ready)
-        os.close(say)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child = os.fork()
+        if child == 0:
+            theirs.send(b"x")
+            theirs.recv(1)  # until the parent has looked
+            os._exit(0)
+        try:
+            assert ours.recv(1) == b"x"
+            assert connects(exposed.port)
+            exposed.close().result(DEADLINE)
+            assert not connects(exposed.port)
+        finally:
+            ours.send(b"x")
+            os.waitpid(child, 0)
 
 
 def test_a_stopped_sandbox_has_no_ports(sandbox: Sandbox) -> None:

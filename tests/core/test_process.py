@@ -3,106 +3,84 @@
 import asyncio
 import concurrent.futures
 import threading
+from typing import TypeAlias
 
 import anyio
 import pytest
 
-from sandboxkit import (
+from sandboxkit import Session
+from sandboxkit.errors import (
     CommandFailedError,
     CommandStartError,
     CommandTimeoutError,
-    CommandUsage,
     ConfigurationError,
-    Ending,
     OutcomeUnknownError,
-    Session,
+    SandboxTerminatedError,
 )
 from sandboxkit.provider import Output
-from sandboxkit.testing import FakeProvider
-from sandboxkit.types import Command, Exit
+from sandboxkit.testing import FakeProvider, _tree, fake
+from sandboxkit.types import Command, CommandUsage, Ending, Exit
 from tests.pool.providers import interrupt
 
+Patch: TypeAlias = pytest.MonkeyPatch
 SLEEPS = ["sh", "-c", "echo started; exec sleep 1000"]
 
 
-class Lost(FakeProvider):
-    """Loses the way to a command, once it has printed something, when it is to be killed."""
+def test_ctrl_c_in_result_is_raised_once_the_command_is_dead(monkeypatch: Patch) -> None:
+    begun, killed = threading.Semaphore(0), list[bool]()
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        await output("stdout", b"so far")
-        await output("stderr", b"and this")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise OutcomeUnknownError("it may run on", provider=self.name) from None
-        raise AssertionError
-
-
-class Ends(FakeProvider):
-    """Every command ends in one way."""
-
-    def __init__(self, end: Exit) -> None:
-        super().__init__()
-        self.end = end
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        return self.end
-
-
-class Slow(FakeProvider):
-    """Takes a while to kill a command."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.killed = threading.Semaphore(0), False
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        self.begun.release()
+    async def killed_slowly(*_: object) -> None:
+        begun.release()
         try:
             await asyncio.Event().wait()
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(0.3)
-            self.killed = True
-        raise AssertionError
+            killed.append(True)
 
-
-def test_ctrl_c_in_result_is_raised_once_the_command_is_dead() -> None:
-    provider = Slow()
-    with Session(provider) as session:
+    monkeypatch.setattr(FakeProvider, "exec", killed_slowly)
+    with Session(FakeProvider()) as session:
         process = session.run(SLEEPS)
         with pytest.raises(TimeoutError):
             process.result(0.1)
-        assert not provider.killed
-        thread = interrupt(provider.begun)
+        assert not killed
+        thread = interrupt(begun)
         with pytest.raises(KeyboardInterrupt):
             process.result()
-        assert provider.killed
+        assert killed
         assert process.cancelled()
         thread.join()
 
 
 def test_a_process_that_its_caller_killed_says_so() -> None:
     with Session(FakeProvider()) as session:
-        process = session.run(SLEEPS)
+        process = session.run(SLEEPS, check=True)
         assert next(iter(process.stdout.lines())) == "started"
         assert process.poll() is None
         with pytest.raises(ConfigurationError, match=r"still running .* result\(\).* poll\(\)"):
             _ = process.returncode
         process.kill()
-        result = process.result(60)
-        assert (result.ending, result.returncode, result.usage) == (
-            Ending.KILLED,
-            137,
-            CommandUsage(),
-        )
+        killed = r"was killed by kill\(\) \(status 137\)"
+        with pytest.raises(CommandFailedError, match=killed) as failed:
+            process.result(60)
+        result = failed.value.result
+        assert (result.ending, result.usage) == (Ending.KILLED, CommandUsage())
         assert result.stdout == "started\n"
-        assert process.returncode == process.poll() == 137
+        assert process.returncode == process.poll() == result.returncode == 137
 
 
 @pytest.mark.parametrize("way", ["kill", "timeout"])
-def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str) -> None:
-    with Session(Lost()) as session:
+def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str, monkeypatch: Patch) -> None:
+    async def loses_the_way(provider: FakeProvider, _: str, __: Command, output: Output) -> None:
+        await output("stdout", b"so far")
+        await output("stderr", b"and this")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OutcomeUnknownError("it may run on", provider=provider.name) from None
+
+    monkeypatch.setattr(FakeProvider, "exec", loses_the_way)
+    with Session(FakeProvider()) as session:
         process = session.run(["anything"], timeout=0.2 if way == "timeout" else None)
         if way == "kill":
             next(iter(process.stdout))
@@ -123,9 +101,9 @@ def test_a_process_that_was_not_started_has_no_status() -> None:
         process = session.run(["/no/such/program"], check=True)
         with pytest.raises(CommandStartError):
             process.result(60)
-    for ask in (lambda: process.returncode, process.poll):
-        with pytest.raises(CommandStartError):
-            ask()
+        for ask in (lambda: process.returncode, process.poll):
+            with pytest.raises(CommandStartError):
+                ask()
 
 
 def test_a_loop_over_poll_ends_with_a_cancelled_command() -> None:
@@ -150,17 +128,26 @@ def test_a_loop_over_poll_ends_with_a_cancelled_command() -> None:
         ),
     ],
 )
-def test_check_names_the_failure(end: Exit, message: str) -> None:
-    with Session(Ends(end)) as session, pytest.raises(CommandFailedError) as failed:
+def test_check_names_the_failure(end: Exit, message: str, monkeypatch: Patch) -> None:
+    async def ends(*_: object) -> Exit:
+        return end
+
+    monkeypatch.setattr(FakeProvider, "exec", ends)
+    with Session(FakeProvider()) as session, pytest.raises(CommandFailedError) as failed:
         session.run(["program"], check=True).result(60)
     assert str(failed.value) == message
     assert failed.value.result.ending is end.ending
 
 
-def test_check_says_that_a_killed_command_was_killed() -> None:
-    with Session(FakeProvider()) as session:
-        process = session.run(SLEEPS, check=True)
-        next(iter(process.stdout))
-        process.kill()
-        with pytest.raises(CommandFailedError, match=r"was killed by kill\(\) \(status 137\)"):
-            process.result(60)
+def test_deletion_ends_a_command_without_an_environment_yet(monkeypatch: Patch) -> None:
+    # Between `execve` and the set-up of its memory a process has an empty /proc/PID/environ.
+    monkeypatch.setattr(_tree, "MARKER", "ANOTHER")
+    monkeypatch.setattr(fake, "MARKER", "ANOTHER")
+    real = _tree.members
+    monkeypatch.setattr(_tree, "members", lambda mark, leader: real("unread", leader))
+    with Session(FakeProvider()) as session, session.sandbox() as sandbox:
+        running = sandbox.exec(SLEEPS)
+        next(iter(running.stdout))
+        sandbox.stop().result(60)
+        with pytest.raises(SandboxTerminatedError):
+            running.result(60)

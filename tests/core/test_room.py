@@ -1,10 +1,14 @@
-"""Room under a cap is free once the sandbox that had it is gone, however it went and whoever saw it."""
+"""Room under a cap, of a session or of all processes of a user, is free once the sandbox that had it is gone."""
 
 import logging
+import math
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,48 +16,32 @@ import anyio
 import pytest
 
 from sandboxkit import (
-    CapacityError,
-    NoRoomError,
+    ConfigurationError,
     Operation,
     Process,
     Sandbox,
     Session,
-    _machine_semaphore,
     _reconciler,
     _waits,
+    wait,
 )
 from sandboxkit._states import State
-from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.errors import (
+    CapacityError,
+    NoRoomError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+)
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
-from tests.core.test_max_live import Here, line_of, process
-from tests.pool.providers import Counting, Gated
+from tests.pool.providers import Counting, Failing, Gated, Here, line_of, own_places
+
+__all__ = ["own_places"]
 
 SOON = 60.0
 """Seconds after which something is stuck, on a busy machine too. `tests.chaos` measures how soon room is back."""
 TRUE = ["true"]
-
-
-class Failing(FakeProvider):
-    """Cannot delete anything until it is mended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.broken = True
-        self.attempts = 0
-
-    async def delete(self, sandbox_id: str) -> None:
-        self.attempts += 1
-        if self.broken:
-            raise ProviderUnavailableError("the connection was reset")
-        await super().delete(sandbox_id)
-
-
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
-    yield
-    _machine_semaphore._forget()
 
 
 def vanish(session: Session, sandbox: Sandbox) -> None:
@@ -92,14 +80,14 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
         second = session.run(TRUE)
         until(lambda: provider.attempts > 2, "it is repeated", SOON)
         assert not second.done()
-        provider.broken = False
+        provider.failures = 0
         assert second.result(SOON).returncode == 0
         until(lambda: not provider._boxes, "both are gone", SOON)
-        provider.broken = True
+        provider.failures = math.inf
         with pytest.raises(SandboxError):
             session.sandbox(files={"/dev/null/no": b""}).start().result(SOON)
         assert provider._boxes
-        provider.broken = False
+        provider.failures = 0
         until(lambda: not provider._boxes, "the remains of the failed start are gone", SOON)
         assert session.run(TRUE).result(SOON).returncode == 0
 
@@ -123,20 +111,9 @@ def test_remains_without_room_may_be_started_again_and_given_up() -> None:
             until(lambda: life.state is State.QUEUED, "it happens", SOON)
             again.cancel()
             until(lambda: life.state is State.LEFT_OVER, "it happens", SOON)
-            provider.broken = False
+            provider.failures = 0
         assert sandbox.exec(TRUE).result(SOON).returncode == 0
     assert not provider._boxes
-
-
-def test_another_process_gets_the_place_of_one_that_vanished(state: None) -> None:
-    with Session(Here(), max_live=1) as session:
-        sandbox = session.sandbox().start().result(SOON)
-        code = "with Session(Here(), max_live=1) as s: print(s.run(['true']).result(60).returncode)"
-        with process(code) as child:
-            time.sleep(2)
-            assert child.poll() is None
-            vanish(session, sandbox)
-            assert child.communicate(timeout=SOON + 5)[0].strip() == "0"
 
 
 def limited(session: Session, limit: str, seconds: float) -> Process:
@@ -191,7 +168,7 @@ def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
             session.run(TRUE, start_timeout=0.3).result(SOON)
 
 
-def test_other_processes_and_other_sessions_are_named_with_their_places(state: None) -> None:
+def test_other_processes_and_other_sessions_are_named_with_their_places(own_places: Path) -> None:
     code = "s = Session(Here(), max_live=1); s.sandbox().start().result(60); say('has'); input()"
     with process(code) as child, Session(Here(), max_live=1) as session:
         assert line_of(child) == "has"
@@ -205,27 +182,28 @@ def test_other_processes_and_other_sessions_are_named_with_their_places(state: N
             session.run(TRUE, start_timeout=0.5).result(SOON)
 
 
-def test_a_long_wait_for_room_is_logged(
+def test_a_wait_says_what_it_waits_for_and_a_long_one_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_reconciler, "_WARN_SECONDS", 1.0)
     caplog.set_level(logging.WARNING, "sandboxkit")
+    waits_for = r"\(never started\) waits for room \(for \d+ s, made at test_room\.py:\d+\)"
     with Session(FakeProvider(), max_concurrency=1) as session:
         held = session.sandbox().start().result(SOON)
-        waiting = session.sandbox().start()
+        waiting = session.run(["echo", "hello"])
         until(lambda: any(each.name == "sandboxkit" for each in caplog.records), "it happens", SOON)
         with pytest.raises(TimeoutError):
             waiting.result(2)  # in which it would be logged again
+        pending = rf"<Process 'echo hello' pending: sandbox {waits_for}>"
+        assert re.fullmatch(pending, repr(waiting))
         report = session.explain()
         held.stop().result(SOON)
         waiting.result(SOON)
-    lines = [each.getMessage() for each in caplog.records if each.name == "sandboxkit"]
-    assert len(lines) == 1
-    assert "1 sandboxes wait for room" in lines[0]
-    assert str(held.id) in lines[0]
-    assert re.search(
-        r"\(never started\) waits for room \(for \d+ s, made at test_room\.py:\d+\)", report
-    )
+        assert "finished" in repr(waiting)
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "sandboxkit"]
+    assert "1 sandboxes wait for room" in line
+    assert str(held.id) in line
+    assert re.search(waits_for, report)
     assert re.search(rf"{held.id} runs", report)
     assert "max_concurrency=1" in report
 
@@ -255,21 +233,6 @@ def test_a_moving_queue_logs_no_warning(
     assert stood_still or not [each for each in caplog.records if each.name == "sandboxkit"]
 
 
-def test_a_pending_call_says_what_it_waits_for() -> None:
-    with Session(FakeProvider(), max_concurrency=1) as session:
-        held = session.sandbox().start().result(SOON)
-        waiting = session.run(["echo", "hello"])
-        until(lambda: "waits for room" in repr(waiting), "it happens", SOON)
-        assert re.fullmatch(
-            r"<Process 'echo hello' pending: sandbox \(never started\) waits for room "
-            r"\(for \d+ s, made at test_room\.py:\d+\)>",
-            repr(waiting),
-        )
-        held.stop().result(SOON)
-        waiting.result(SOON)
-        assert "finished" in repr(waiting)
-
-
 def test_after_close_the_reconciler_deletes_nothing() -> None:
     provider = Failing()
     session = Session(provider)
@@ -282,17 +245,17 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
     with pytest.raises(TimeoutError):
         Operation(anyio.sleep(60)).result(3 * _reconciler._TICK + _reconciler._FIRST_PAUSE)
     assert provider.attempts == attempts
-    provider.broken = False
+    provider.failures = 0
     session.close().result(SOON)
     assert not provider._boxes
 
 
 def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_gone(
-    state: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = _waits.Wait("session")
     wait.publish("\udcff waits")
-    (path,) = (tmp_path / "state").glob("waiting-*")
+    (path,) = own_places.glob("waiting-*")
     assert list(_waits.published()) == [f"process {os.getpid()}: \\udcff waits"]
     os.utime(path, (0, 0))
     foreign = path.with_name("waiting-foreign")
@@ -303,3 +266,118 @@ def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_go
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(foreign))
     wait.publish("waits")  # a folder that cannot be used stops no session
     wait.withdraw()
+
+
+PROGRAMS = tomllib.loads(Path(__file__).with_name("room.toml").read_text())
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # what one test kills is pytest's to remove
+    return own_places
+
+
+def process(code: str, *arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAMS["prelude"] + code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def waits(session: Session) -> Operation[Sandbox]:
+    """A start for which there is no room."""
+    start = session.sandbox().start()
+    assert wait([start], timeout=0.2) == ([], [start])
+    return start
+
+
+def end(child: "subprocess.Popen[str]") -> None:
+    child.communicate("\n", timeout=60)
+    assert child.returncode == 0
+
+
+def test_the_cap_holds_for_all_sessions_of_a_process() -> None:
+    with Session(Here(), max_live=2) as first, Session(Here(), max_live=2) as second:
+        first.sandbox(counted=False).start().result(60)
+        running = [first.sandbox().start().result(60), second.sandbox().start().result(60)]
+        waiting = waits(second)
+        running[0].stop().result(60)
+        waiting.result(60)
+
+
+def test_the_cap_holds_for_all_processes_and_starves_none() -> None:
+    with process(PROGRAMS["hold"], 2, 1) as other, Session(Here(), max_live=2) as session:
+        assert line_of(other) == "has"
+        mine = session.sandbox().start().result(60)
+        waiting = session.sandbox().start()
+        with process(PROGRAMS["hold"], 2, 1) as third:
+            assert wait([waiting], timeout=0.2) == ([], [waiting])
+            end(other)
+            mine.stop().result(60)
+            assert line_of(third) == "has"
+            waiting.result(60)
+            end(third)
+
+
+def test_a_process_that_is_killed_frees_its_places() -> None:
+    with process(PROGRAMS["hold"], 3, 3) as other, Session(Here(), max_live=3) as session:
+        assert [line_of(other) for _ in range(3)] == ["has"] * 3
+        waiting = [session.sandbox().start() for _ in range(3)]
+        assert wait(waiting, timeout=0.2)[0] == []
+        other.send_signal(signal.SIGKILL)
+        assert len(wait(waiting, num_returns=3, timeout=60)[0]) == 3
+
+
+def test_a_forked_child_has_no_place_and_takes_none_away() -> None:
+    with process(PROGRAMS["fork"]) as parent, Session(Here(), max_live=1) as session:
+        assert line_of(parent) == "full"
+        waiting = waits(session)
+        waiting.cancel()
+        assert parent.stdin is not None
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert line_of(parent) == "mine"
+        assert parent.wait(30) == 0
+
+
+def test_a_detached_sandbox_counts_until_its_session_is_closed() -> None:
+    provider = Here()
+    with Session(provider, max_live=1) as session:
+        detached = session.sandbox(detach=True).start().result(60)
+        waiting = waits(session)
+        waiting.cancel()
+    with Session(provider, max_live=1) as session:
+        session.adopt(detached).result(60)
+
+
+def test_the_environment_variable_is_the_default_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
+    with Session(Here()) as session, session.sandbox():
+        waits(session)
+        with Session(Here(), max_live=2) as wider:
+            wider.sandbox().start().result(60)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", " "])
+def test_the_environment_variable_is_checked(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", value)
+    with pytest.raises(ConfigurationError, match="SANDBOXKIT_MAX_LIVE="):
+        Session(Here())
+
+
+def test_hosted_sandboxes_have_no_machine_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", "1")
+    with Session(FakeProvider()) as session, session.sandbox():
+        session.sandbox().start().result(60)
+
+
+@pytest.mark.parametrize(("mode", "named"), [(0o755, "0700"), (0o700, "STATE_DIR")])
+def test_a_folder_that_others_can_write_or_link_to_is_refused(
+    folder: Path, tmp_path: Path, mode: int, named: str
+) -> None:
+    folder.mkdir(mode)
+    (folder / "live-fake").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match=named):
+        Session(Here(), max_live=1)

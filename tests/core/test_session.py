@@ -1,42 +1,27 @@
-"""Sessions and sandboxes: caps, closing, reaching others' sandboxes, and what is kept of those that are gone."""
+"""Sessions and sandboxes: caps, closing, states, reaching others' sandboxes, and what is kept of those that are gone."""
 
-import asyncio
 import copy
 import gc
 import pickle
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 
-from sandboxkit import (
+from sandboxkit import Operation, Sandbox, Session, wait
+from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
+from sandboxkit.errors import (
     CommandFailedError,
-    CommandTimeoutError,
     ConfigurationError,
-    Operation,
-    Sandbox,
     SandboxError,
     SandboxTerminatedError,
-    Session,
-    wait,
 )
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
-from tests.pool.providers import Counting
-
-
-class FailingDelete(FakeProvider):
-    """Fails the first deletion of each sandbox."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failed: set[str] = set()
-
-    async def delete(self, sandbox_id: str) -> None:
-        if sandbox_id not in self.failed:
-            self.failed.add(sandbox_id)
-            raise SandboxError("no")
-        await super().delete(sandbox_id)
+from tests.pool.providers import Counting, Failing
+from tests.traces import traces, use_up
 
 
 def ids(provider: Provider) -> list[str]:
@@ -70,18 +55,6 @@ def test_max_concurrency_is_a_hard_cap_for_all_that_count() -> None:
         assert sorted(ids(provider)) == sorted([str(second.id), str(third.id)])
 
 
-def test_a_timeout_kills_and_carries_the_output_so_far() -> None:
-    with Session(FakeProvider()) as session:
-        for seconds in (0.5, 5.0, 50.0):  # on a busy machine it may not print in time
-            command = ["sh", "-c", "echo begun; sleep 600"]
-            process = session.sandbox().exec(command, timeout=seconds)
-            with pytest.raises(CommandTimeoutError, match=f"timeout of {seconds:g} s") as caught:
-                process.result(120)
-            if caught.value.result.stdout:
-                break
-        assert caught.value.result.stdout == "begun\n"
-
-
 def test_check_raises_for_a_failing_command_with_what_it_said() -> None:
     with Session(FakeProvider()) as session:
         process = session.sandbox().exec(["sh", "-c", "echo why >&2; exit 3"], check=True)
@@ -92,7 +65,7 @@ def test_check_raises_for_a_failing_command_with_what_it_said() -> None:
 
 def test_a_stopped_sandbox_and_a_closed_session_refuse_work_and_may_end_again() -> None:
     session = Session(FakeProvider())
-    sandbox = session.sandbox()
+    sandbox, never = session.sandbox(), session.sandbox()
     sandbox.exec(["true"]).result(60)
     for _ in range(2):
         sandbox.stop().result(60)
@@ -100,13 +73,13 @@ def test_a_stopped_sandbox_and_a_closed_session_refuse_work_and_may_end_again() 
         sandbox.exec(["true"])
     for _ in range(2):
         session.close().result(60)
-    for call in (session.sandbox, lambda: session.run(["true"])):
+    for call in (session.sandbox, lambda: session.run(["true"]), lambda: never.start().result(60)):
         with pytest.raises(ConfigurationError, match="is closed; make a new Session"):
             call()
 
 
 def test_close_attempts_all_and_raises_one_group_and_can_be_repeated() -> None:
-    provider = FailingDelete()
+    provider = Failing(failures=3)
     session = Session(provider)
     for _ in range(3):
         session.sandbox().start().result(60)
@@ -128,18 +101,6 @@ def test_a_detached_sandbox_outlives_sessions_until_one_adopts_it() -> None:
     assert ids(provider) == [sandbox.id]
     with Session(provider) as adopter:
         adopter.adopt(sandbox).result(60)
-    assert ids(provider) == []
-
-
-def test_a_session_works_with_async_with() -> None:
-    provider = FakeProvider()
-
-    async def main() -> list[str]:
-        async with Session(provider) as session, session.sandbox() as sandbox:
-            results = await asyncio.gather(*[sandbox.exec(["echo", str(n)]) for n in range(4)])
-            return [result.stdout for result in results]
-
-    assert asyncio.run(main()) == ["0\n", "1\n", "2\n", "3\n"]
     assert ids(provider) == []
 
 
@@ -165,3 +126,39 @@ def test_a_session_that_is_copied_says_what_to_do_instead() -> None:
         for copied in (pickle.dumps, copy.copy):
             with pytest.raises(TypeError, match="Make a Session in each process"):
                 copied(session)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+
+
+def test_architecture_has_the_table_of_states() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?)\|$", PAGE.read_text(), re.MULTILINE)
+    written = {name: set(re.findall(r"`([A-Z_]+)`", names)) for name, names in rows}
+    assert written == {
+        state.name: {each.name for each in following} for state, following in TRANSITIONS.items()
+    }
+
+
+def test_a_sandbox_that_is_to_stop_is_never_started_again() -> None:
+    assert all(TRANSITIONS[state] <= STOP_REQUESTED for state in STOP_REQUESTED)
+
+
+def _reached(reached: set[State]) -> set[State]:
+    while (more := reached.union(*(TRANSITIONS[each] for each in reached))) != reached:
+        reached = more
+    return reached
+
+
+def test_every_state_can_be_reached_and_ends() -> None:
+    assert _reached({State.NEW}) == set(State)
+    assert all(State.STOPPED in _reached({state}) for state in State)
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(900)  # on a busy machine: these are many sandboxes
+async def test_a_fake_provider_keeps_no_state_of_ended_sandboxes() -> None:
+    provider = FakeProvider()
+    ids = await use_up(provider, None, 200)
+    assert len(ids) == 200
+    assert traces(provider, ids) == []
+    await Operation(provider.aclose())

@@ -1,61 +1,56 @@
 """Snapshots and forks in the core: bad input, partial failures, cancellation, and what a notebook shows."""
 
+import errno
+import itertools
+import os
 import queue
+import tempfile
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
+from pathlib import Path
 
 import anyio
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    Operation,
-    Sandbox,
-    SandboxError,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import Operation, Sandbox, Session
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._states import State
+from sandboxkit.errors import (
+    CapacityError,
+    ConfigurationError,
+    SandboxError,
+    SandboxTerminatedError,
+)
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
 
-async def stored(provider: FakeProvider) -> list[SnapshotInfo]:
-    return [info async for info in provider.list_snapshots({})]
-
-
 def left(provider: FakeProvider) -> tuple[int, int]:
     """How many sandboxes and snapshots there are."""
-    return len(provider._boxes), len(Operation(stored(provider)).result(60))
+
+    async def stored() -> list[SnapshotInfo]:
+        return [info async for info in provider.list_snapshots({})]
+
+    return len(provider._boxes), len(Operation(stored()).result(60))
 
 
 def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
     with Session(FakeProvider()) as session:
         with session.sandbox() as sandbox:
-            assert sandbox.id is not None
-            reached = session.from_id(sandbox.id).result(60)
+            reached = session.from_id(str(sandbox.id)).result(60)
             with pytest.raises(ConfigurationError, match="by its id"):
                 reached.fork(1)
-            reached.snapshot().result(60).delete().result(60)
+            snapshot = reached.snapshot("a name").result(60)
+            for shown in (snapshot, snapshot.info):
+                text = shown._repr_mimebundle_()["text/plain"]
+                assert snapshot.id in text
+                assert "a name" in text
+            snapshot.delete().result(60)
         with pytest.raises(SandboxTerminatedError):
             sandbox.fork(1)
         with pytest.raises(SandboxTerminatedError):
             sandbox.snapshot()
-
-
-class FillsUp(FakeProvider):
-    """It has no room for every second sandbox that starts from a snapshot."""
-
-    started = 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.started += spec.snapshot is not None
-        if spec.snapshot is not None and self.started % 2 == 0:
-            raise NoPermanentRoom("no room")
-        return await super().create(spec)
 
 
 class NoPermanentRoom(CapacityError):
@@ -64,8 +59,16 @@ class NoPermanentRoom(CapacityError):
     retryable = False
 
 
-def test_each_fork_succeeds_or_fails_by_itself() -> None:
-    provider = FillsUp()
+def test_each_fork_succeeds_or_fails_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    create, turns = FakeProvider.create, itertools.count()
+
+    async def has_room_for_every_second(provider: FakeProvider, spec: SandboxSpec) -> str:
+        if spec.snapshot is not None and next(turns) % 2:
+            raise NoPermanentRoom("no room")
+        return await create(provider, spec)
+
+    monkeypatch.setattr(FakeProvider, "create", has_room_for_every_second)
+    provider = FakeProvider()
     with Session(provider) as session, session.sandbox() as sandbox:
         sandbox.write_file("/workspace/file", b"kept").result(60)
         forks = sandbox.fork(4).result(30)
@@ -94,17 +97,15 @@ def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
     assert left(provider) == (0, 0)
 
 
-class StartsSlowly(FakeProvider):
-    """A start from a snapshot takes a minute."""
+def test_a_cancelled_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = FakeProvider.create
 
-    async def create(self, spec: SandboxSpec) -> str:
-        if spec.snapshot is not None:
-            await anyio.sleep(60)
-        return await super().create(spec)
+    async def starts_slowly(provider: FakeProvider, spec: SandboxSpec) -> str:
+        await anyio.sleep(0 if spec.snapshot is None else 60)
+        return await create(provider, spec)
 
-
-def test_a_cancelled_fork_leaves_nothing() -> None:
-    provider = StartsSlowly()
+    monkeypatch.setattr(FakeProvider, "create", starts_slowly)
+    provider = FakeProvider()
     with Session(provider) as session, session.sandbox() as sandbox:
         forking = sandbox.fork(3)
         until(lambda: left(provider) == (1, 1), "it has a snapshot", 60)
@@ -112,9 +113,7 @@ def test_a_cancelled_fork_leaves_nothing() -> None:
         until(lambda: left(provider) == (1, 0), "nothing is left", 60)
 
 
-def test_a_fork_that_succeeds_just_as_it_is_cancelled_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_fork_cancelled_as_it_succeeds_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     given: queue.SimpleQueue[Operation[list[Sandbox | SandboxError]]] = queue.SimpleQueue()
     call = Lifecycle.call
 
@@ -135,11 +134,17 @@ def test_a_fork_that_succeeds_just_as_it_is_cancelled_leaves_nothing(
         until(lambda: left(provider) == (1, 0), "nothing is left", 60)
 
 
-def test_a_notebook_shows_a_snapshot() -> None:
-    with Session(FakeProvider()) as session, session.sandbox(tags="run:1") as sandbox:
-        snapshot = sandbox.snapshot("a name").result(60)
-        for thing in (snapshot, snapshot.info):
-            text = thing._repr_mimebundle_()["text/plain"]
-            assert snapshot.id in text
-            assert "a name" in text
-        snapshot.delete().result(60)
+def test_a_snapshot_that_cannot_be_copied_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Session(FakeProvider()) as session, session.sandbox() as sandbox:
+        before = sorted(tmp_path.iterdir())
+        monkeypatch.setattr(FakeProvider, "_copy", fail)
+        with pytest.raises(OSError, match="No space"):
+            sandbox.snapshot().result(60)
+        assert sorted(tmp_path.iterdir()) == before

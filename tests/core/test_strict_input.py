@@ -1,94 +1,57 @@
-"""Every public call refuses what it does not understand, at once and before anything is started."""
+"""Every public call refuses what it does not understand before anything starts, and names what to do instead."""
 
+import asyncio
 import itertools
-import math
+import os
 import re
+import subprocess
+import sys
 import tomllib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sandboxkit
-from sandboxkit import (
-    ConfigurationError,
-    Operation,
-    Sandbox,
-    SandboxError,
-    Session,
-    _machine_semaphore,
-    _spec,
-    _tags,
-)
+from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxError, Session, _spec, _tags
+from sandboxkit.errors import ImageNotFoundError
 from sandboxkit.testing import FakeProvider
+from sandboxkit.tunnels import PortConnection
 from sandboxkit.types import SandboxSpec
-from tests.pool.providers import Counting
-from tests.pool.test_processes import Here
+from tests.pool.providers import Counting, Here, own_places
 
-ODD: Mapping[str, Any] = {
-    "None": None,
-    "True": True,
-    "False": False,
-    "-1": -1,
-    "0": 0,
-    "3": 3,
-    "1.5": 1.5,
-    "nan": math.nan,
-    "inf": math.inf,
-    "10**30": 10**30,
-    "10**5000": 10**5000,
-    "''": "",
-    "'x'": "x",
-    "NUL": "\0",
-    "surrogate": "\ud800",
-    "b'x'": b"x",
-    "bytearray": bytearray(b"x"),
-    "memoryview": memoryview(b"x"),
-    "[]": [],
-    "[3]": [3],
-    "{}": {},
-    "{3: 3}": {3: 3},
-    "set": {"x"},
-    "object": object(),
-    "class": FakeProvider,
-}
+__all__ = ["own_places"]
+
+pytestmark = pytest.mark.usefixtures("own_places")  # of a session with `max_live`
+
 # Any: what is passed here is of every type but the declared one.
 ARGUMENTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("arguments.toml").read_text())
+ODD: dict[str, Any] = {
+    name: eval(text, {"FakeProvider": FakeProvider}) for name, text in ARGUMENTS.pop("odd").items()
+}
 KEYS = ("env name", "files path")
 NEEDS_A_COMMAND = ("lines(", "Stdin.")
 TAKES_TIME = ("result(", "exception(")
 
 
-@pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A session with `max_live` has its places in a folder of the test's."""
-    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
-    yield
-    _machine_semaphore._forget()
+class Lies(os.PathLike[str]):
+    """A path whose text is none."""
+
+    def __fspath__(self) -> Any:
+        return b"bytes"
 
 
-def cancelled() -> Operation[None]:
-    async def nothing() -> None:
-        pass
-
-    return Operation(nothing())
+async def handle(connection: PortConnection) -> None:
+    """Never run, for want of a running event loop."""
 
 
 def make(call: str, session: Session, sandbox: Sandbox, value: object) -> object:
     """Make a call of the table."""
     names = {"s": session, "b": sandbox, "v": value, "FakeProvider": FakeProvider, "Here": Here}
-    names |= {"cancelled": cancelled, "__file__": __file__}
+    names |= {"cancelled": lambda: Operation(asyncio.sleep(0)), "__file__": __file__}
+    names |= {"Lies": Lies, "handle": handle}
     return eval(call, {**vars(sandboxkit), **names})
-
-
-def refusal(call: str, session: Session, sandbox: Sandbox, value: object) -> str:
-    """What the ConfigurationError says; empty when the call is made. Other errors are raised."""
-    try:
-        make(call, session, sandbox, value)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -102,9 +65,9 @@ def test_an_invalid_argument_is_refused_before_anything_happens(name: str) -> No
                 continue
             if name in KEYS and not isinstance(value, Hashable):
                 continue
-            message = refusal(row["call"], session, sandbox, value)
-            assert re.search(row["names"], message), f"{odd}: {message or 'taken'}"
-            assert len(message) < 400
+            with pytest.raises(ConfigurationError, match=row["names"]) as refused:
+                make(row["call"], session, sandbox, value)
+            assert len(str(refused.value)) < 400
         if not name.startswith(NEEDS_A_COMMAND):
             assert provider.attempts == []
             assert sandbox.id is None
@@ -130,19 +93,12 @@ def test_a_valid_argument_gives_a_result_or_a_typed_error(name: str) -> None:
                 pass  # what FakeProvider cannot do, or has not got
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("run:42", {"run": "42"}),
-        ("run=42", {"run": "42"}),
-        ("rl-training", {"rl-training": ""}),
-        (("a", "b:1=2"), {"a": "", "b": "1=2"}),
-        ({"model": "tiny"}, {"model": "tiny"}),
-        (None, {}),
-    ],
-)
-def test_tags_are_normalised(tags: Any, expected: dict[str, str]) -> None:
-    assert _tags.parse(tags) == expected
+def test_tags_are_normalised() -> None:
+    assert _tags.parse("run:42") == _tags.parse("run=42") == {"run": "42"}
+    assert _tags.parse("rl-training") == {"rl-training": ""}
+    assert _tags.parse(("a", "b:1=2")) == {"a": "", "b": "1=2"}
+    assert _tags.parse({"model": "tiny"}) == {"model": "tiny"}
+    assert _tags.parse(None) == {}
 
 
 def test_overrides_merge_tags_and_env_and_replace_the_rest() -> None:
@@ -202,3 +158,95 @@ def test_arguments_are_copied_when_the_call_is_made() -> None:
         assert sandbox.read_file("/tmp/a").result(60) == b"before"
         assert terminal.run("echo $A").result(60).output == "before\n"
         assert sandbox.exec(Changing()).result(60).argv == ("echo", "0")
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session(FakeProvider()) as session:
+        yield session
+
+
+# Any: rows of either kind.
+MISTAKES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
+
+
+@pytest.mark.parametrize("name", MISTAKES["calls"])
+def test_a_mistake_names_its_remedy(session: Session, name: str) -> None:
+    row = MISTAKES["calls"][name]
+    says = row.get("matches") or re.escape(row["says"])
+    with pytest.raises(ConfigurationError, match=says):
+        make(row["call"], session, session.sandbox(), None)
+
+
+@pytest.mark.parametrize(("name", "says"), MISTAKES["names"].items())
+def test_a_name_of_another_library_leads_to_ours(session: Session, name: str, says: str) -> None:
+    sandbox = session.sandbox()
+    process = session.run(["true"])
+    found = {
+        "session": session,
+        "sandbox": sandbox,
+        "process": process,
+        "stdout": process.stdout,
+        "result": process.result(60),
+    }
+    owner, attribute = name.split(".")
+    with pytest.raises(AttributeError, match=re.escape(says) + "$") as error:
+        getattr(found[owner], attribute)
+    assert error.value.name == attribute  # Python adds the nearest name by itself
+
+
+FAILURES: dict[str, str] = MISTAKES["failures"]
+
+
+def last_line(program: Path, code: str) -> str:
+    """Run a program that fails, and return the last line of its traceback, which fits on a screen."""
+    program.write_text(code)
+    nothing = {"DOCKER_HOST": "unix:///nope", "KUBECONFIG": "/nope", "HOME": str(program.parent)}
+    vendors = ("E2B_", "MODAL_", "KUBE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(vendors)}
+    ended = subprocess.run(
+        [sys.executable, str(program)],
+        env=kept | nothing,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("Traceback (most recent call last)") == 1, ended.stderr
+    assert len(ended.stderr.splitlines()) <= 15, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("mistake", FAILURES.values(), ids=FAILURES)
+def test_a_traceback_fits_on_a_screen(mistake: str, tmp_path: Path) -> None:
+    last = last_line(tmp_path / "train.py", f"from sandboxkit import *\n{mistake}\n")
+    assert last.startswith("sandboxkit.errors.")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio.run() takes awaitables there")
+@pytest.mark.parametrize("run", MISTAKES["runs"])
+def test_asyncio_run_of_an_operation_names_what_to_write(run: str, tmp_path: Path) -> None:
+    last = last_line(tmp_path / "train.py", f"{MISTAKES['prelude']}{run}\n")
+    assert last.startswith("ValueError: a coroutine was expected, got <")
+    assert "asyncio.run(main())" in last
+    assert "await" in last
+
+
+def test_an_operation_names_the_remedy_to_asyncio_only(session: Session) -> None:
+    process = session.run(["true"])
+    assert "asyncio" not in repr(process)
+    process.result(60)
+
+
+def test_the_cause_of_an_error_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level("DEBUG", "sandboxkit"),
+        Session("local") as session,
+        pytest.raises(ImageNotFoundError) as raised,
+    ):
+        session.run(["true"], image="/nope").result(60)
+    assert raised.value.__cause__ is None
+    assert "Traceback (most recent call last)" in caplog.text
+    [record] = [each for each in caplog.records if each.exc_info]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is raised.value

@@ -3,7 +3,7 @@
 import io
 import os
 import tarfile
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,41 @@ def member(
     return result
 
 
-def download(
-    build: Build, target: Path, *, max_bytes: int = 10**6, max_files: int = 100
-) -> Transfer:
+def archive(build: Build, form: int = tarfile.PAX_FORMAT) -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
         build(tar)
+    return buffer.getvalue()
 
-    async def stream() -> AsyncGenerator[bytes, None]:
-        data = buffer.getvalue()
-        for start in range(0, len(data), 1000):
-            yield data[start : start + 1000]
 
-    limits = DownloadLimits(max_bytes, max_files)
-    return Operation(unpack(stream(), os.fspath(target), single=False, limits=limits)).result(60)
+class Sent:
+    """A stream that counts what was taken of it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.taken = 0
+        self._pieces = pieces
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        for piece in self._pieces:
+            self.taken += len(piece)
+            yield piece
+
+
+LIMITS = DownloadLimits(1 << 20, 100)
+
+
+def receive(
+    sent: Sent, target: Path, *, single: bool = False, limits: DownloadLimits = LIMITS
+) -> Transfer:
+    return Operation(unpack(sent.stream(), os.fspath(target), single=single, limits=limits)).result(
+        60
+    )
+
+
+def download(build: Build, target: Path, limits: DownloadLimits = LIMITS) -> Transfer:
+    data = archive(build)
+    pieces = [data[start : start + 1000] for start in range(0, len(data), 1000)]
+    return receive(Sent(pieces), target, limits=limits)
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:
@@ -79,38 +100,31 @@ def test_links_and_specials_are_skipped_and_named(tmp_path: Path, kind: bytes, l
     assert [path.name for path in tmp_path.iterdir()] == ["ok"]
 
 
-def test_a_link_that_was_there_before_is_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
+def test_a_link_that_was_there_before_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    outside, target = tmp_path / "outside", tmp_path / "target"
     outside.mkdir()
-    target = tmp_path / "target"
     target.mkdir()
-    (target / "way").symlink_to(outside)
+    for name in ("way", "f"):
+        (target / name).symlink_to(outside / name)
+    (outside / "f").write_text("mine")
+    (outside / "way").mkdir()
     with pytest.raises(SandboxFileError, match="refused"):
         download(lambda tar: add(tar, "way/in"), target)
-    assert list(outside.iterdir()) == []
-
-
-def test_a_file_replaces_a_link_rather_than_writing_through_it(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.write_text("mine")
-    target = tmp_path / "target"
-    target.mkdir()
-    (target / "f").symlink_to(outside)
+    assert list((outside / "way").iterdir()) == []
     download(lambda tar: add(tar, "f", b"theirs"), target)
-    assert outside.read_text() == "mine"
+    assert (outside / "f").read_text() == "mine"
     assert (target / "f").read_text() == "theirs"
 
 
 def test_size_and_count_are_capped(tmp_path: Path) -> None:
-    with pytest.raises(SandboxFileError, match="max_bytes=10"):
-        download(lambda tar: add(tar, "big", b"x" * 11), tmp_path, max_bytes=10)
-
-    def many(tar: tarfile.TarFile) -> None:
+    def build(tar: tarfile.TarFile) -> None:
         for number in range(4):
-            add(tar, str(number))
+            add(tar, str(number), b"x" * 3)
 
-    with pytest.raises(SandboxFileError, match="max_files=3"):
-        download(many, tmp_path, max_files=3)
+    for limits, named in ((DownloadLimits(11, 9), "bytes=11"), (DownloadLimits(99, 3), "files=3")):
+        with pytest.raises(SandboxFileError, match=f"max_{named}"):
+            download(build, tmp_path, limits)
+    download(build, tmp_path, DownloadLimits(12, 4))
 
 
 def test_an_abandoned_packing_ends_without_an_error(tmp_path: Path) -> None:
@@ -128,8 +142,8 @@ def test_an_abandoned_packing_ends_without_an_error(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_packed_raises_one_typed_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    async def everything() -> int:
-        return sum([len(chunk) async for chunk in pack(str(tmp_path), None)])
+    async def everything() -> list[bytes]:
+        return [chunk async for chunk in pack(str(tmp_path), None)]
 
     with pytest.raises(ConfigurationError, match="pipe"):
         Operation(everything()).result(30)

@@ -1,14 +1,13 @@
 """What a download may cost is bounded whatever the sandbox sends, and a broken upload costs nothing."""
 
-import io
 import os
 import random
 import shutil
 import tarfile
 import threading
 import tracemalloc
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -16,33 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, Sandbox, SandboxFileError, Session, _exec_files
+from sandboxkit import Operation, SandboxFileError, Session, _exec_files
 from sandboxkit.testing import FakeProvider
-from sandboxkit.transfers._archive import DownloadLimits, Transfer, unpack
 from sandboxkit.types import SandboxSpec
-from tests.core.test_transfer import add
+from tests.core.test_transfer import Sent, add, archive, receive
 
 MB = 1 << 20
-LIMITS = DownloadLimits(MB, 100)
 PEAK = 16 * MB
-
-
-class Sent:
-    """A stream that counts what was taken of it."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self.taken = 0
-        self._pieces = pieces
-
-    async def stream(self) -> AsyncGenerator[bytes, None]:
-        for piece in self._pieces:
-            self.taken += len(piece)
-            yield piece
-
-
-def receive(sent: Sent, target: Path, *, single: bool = False) -> Transfer:
-    unpacking = unpack(sent.stream(), os.fspath(target), single=single, limits=LIMITS)
-    return Operation(unpacking).result(60)
 
 
 def header(name: str, kind: bytes, size: int) -> bytes:
@@ -51,23 +30,22 @@ def header(name: str, kind: bytes, size: int) -> bytes:
     return member.tobuf(tarfile.GNU_FORMAT)
 
 
-def archive(build: Callable[[tarfile.TarFile], None], form: int = tarfile.PAX_FORMAT) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
-        build(tar)
-    return buffer.getvalue()
+@contextmanager
+def peak(most: int) -> Iterator[None]:
+    """Fail if more memory is taken meanwhile."""
+    tracemalloc.start()
+    yield
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found < most
 
 
 @pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_an_extended_header_of_300_mb_is_not_read(tmp_path: Path, kind: bytes) -> None:
     sent = Sent(chain([header("long", kind, 300 * MB)], repeat(bytes(MB), 300)))
-    tracemalloc.start()
-    with pytest.raises(SandboxFileError, match="extended headers"):
+    with peak(2 * PEAK), pytest.raises(SandboxFileError, match="extended headers"):
         receive(sent, tmp_path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
     assert sent.taken < PEAK
-    assert peak < 2 * PEAK
 
 
 @pytest.mark.parametrize("size", [0, 60_000])
@@ -113,10 +91,7 @@ def test_valid_archives_of_every_format_are_accepted(tmp_path: Path, form: int) 
         assert os.fsencode(name) == Path(tmp_path, name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "f/g"],
-)
+@pytest.mark.parametrize("name", ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "f/g"])
 def test_an_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
     def build(tar: tarfile.TarFile) -> None:
         add(tar, "f")
@@ -181,27 +156,19 @@ def test_a_mangled_archive_is_refused_or_stays_below_its_target(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[Sandbox]:
-    with Session("local", disk_mb=20) as session, session.sandbox() as sandbox:
-        yield sandbox
-
-
-def test_an_upload_that_does_not_fit_says_so_and_leaves_no_thread(
-    small: Sandbox, tmp_path: Path
-) -> None:
-    big = tmp_path / "big"
-    big.write_bytes(bytes(30 * MB))
-    small.exec(["true"]).result()
-    before = threading.active_count()
-    for number in range(30):
-        with pytest.raises(SandboxFileError, match="no space left"):
-            small.upload(big, f"/workspace/{number % 2}").result(60)
-    assert threading.active_count() <= before + 10  # workers that all calls share
-    small.exec(["sh", "-c", "rm -rf /workspace/*"], check=True).result()
+def test_an_upload_that_does_not_fit_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(30 * MB))
     (tmp_path / "small").write_text("fits")
-    small.upload(tmp_path / "small", "/workspace/small").result(60)
-    assert small.read_file("/workspace/small").result() == b"fits"
+    with Session("local", disk_mb=20) as session, session.sandbox() as small:
+        small.exec(["true"]).result()
+        before = threading.active_count()
+        for number in range(30):
+            with pytest.raises(SandboxFileError, match="no space left"):
+                small.upload(tmp_path / "big", f"/workspace/{number % 2}").result(60)
+        assert threading.active_count() <= before + 10  # workers that all calls share
+        small.exec(["sh", "-c", "rm -rf /workspace/*"], check=True).result()
+        small.upload(tmp_path / "small", "/workspace/small").result(60)
+        assert small.read_file("/workspace/small").result() == b"fits"
 
 
 MANY = """
@@ -222,12 +189,9 @@ def test_a_listing_is_bounded(provider: str, count: int, width: int) -> None:
         sandbox.write_file("/workspace/many.py", script).result()
         script = script.replace("/workspace/many", "many") if provider == "fake" else script
         sandbox.exec(["python3", "-c", script], cwd="/workspace", check=True).result()
-        tracemalloc.start()
-        with pytest.raises(SandboxFileError, match=r"more than 50000 entries or .* find\(1\)"):
+        too_many = pytest.raises(SandboxFileError, match=r"more than 50000 entries or .* find\(1\)")
+        with peak(64 * MB), too_many:
             sandbox.list_dir("/workspace/many").result(120)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 64 * MB
         assert len(sandbox.list_dir("/workspace").result()) == 2
 
 

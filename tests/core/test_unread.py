@@ -13,6 +13,7 @@ import pytest
 
 from sandboxkit import Operation, Process, Session, wait
 from sandboxkit.testing import FakeProvider
+from tests.core.test_strict_input import MISTAKES
 
 FAILS = ["sh", "-c", "exit 3"]
 Logged = Callable[..., list[str]]
@@ -78,9 +79,7 @@ def test_asking_for_a_result_counts_as_reading_it(
     assert logged() == []
 
 
-def test_success_kill_cancellation_and_stop_are_not_logged(
-    session: Session, logged: Logged
-) -> None:
+def test_success_kill_cancel_and_stop_are_not_logged(session: Session, logged: Logged) -> None:
     wait([session.run(["true"])])
     killed, cancelled = session.run(["sleep", "100"]), session.run(["sleep", "100"])
     killed.kill()
@@ -105,9 +104,7 @@ def test_commands_ended_by_close_are_not_logged(logged: Logged) -> None:
     assert [each for each in logged() if "is closed" in each or "stopped" in each] == []
 
 
-def test_a_forked_child_does_not_log_its_parents_unread_results(
-    session: Session, logged: Logged
-) -> None:
+def test_a_forked_child_does_not_log_its_parents_results(session: Session, logged: Logged) -> None:
     dropped = session.run(FAILS)
     wait([dropped])
     if (pid := os.fork()) == 0:
@@ -117,15 +114,7 @@ def test_a_forked_child_does_not_log_its_parents_unread_results(
 
 
 def test_a_program_without_logging_of_its_own_shows_it() -> None:
-    code = """
-from sandboxkit import Session, wait
-from sandboxkit.testing import FakeProvider
-with Session(FakeProvider()) as session:
-    process = session.run(["sh", "-c", "exit 3"])
-    wait([process])
-"""
+    code = f"{MISTAKES['prelude']}wait([session.run({FAILS})]); session.close().result()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
-    assert done.stderr.startswith(
-        "'sh -c exit 3' exited with status 3; this result was never collected"
-    )
+    assert done.stderr.startswith(f"'sh -c exit 3' exited with status 3{NEVER[:34]}")
