@@ -24,6 +24,13 @@ PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml
 CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
 
 
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def serving(
     handler: type[http.server.BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None
@@ -50,7 +57,7 @@ def serving(
 
 
 class Origin:
-    """A server of this side that keeps what it is asked."""
+    """A server of this side that keeps what it is asked: method, path, headers and body."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -61,9 +68,7 @@ class Origin:
 def opened(tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
     origin = Origin()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             body = self._body()
             origin.requests.append((self.command, self.path, dict(self.headers), body))
@@ -84,9 +89,6 @@ def opened(tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
             return body
 
         do_POST = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
 
     with serving(Handler, tls) as origin.port:
         yield origin
@@ -117,12 +119,10 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         require_program("openssl")
-        self.certificate = folder / "ca.pem"
+        self.certificate, key = folder / "ca.pem", folder / "key.pem"
         names = ",".join(f"DNS:{name}" for name in NAMES)
-        key = folder / "key.pem"
-        argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        argv += ["-subj", "/CN=tests", "-addext", f"subjectAltName={names}"]
-        argv += ["-keyout", str(key), "-out", str(self.certificate)]
+        command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=tests -addext subjectAltName={names}"
+        argv = [*command.split(), "-keyout", str(key), "-out", str(self.certificate)]
         subprocess.run(argv, check=True, capture_output=True, timeout=60)
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.server.load_cert_chain(self.certificate, key)
@@ -146,9 +146,8 @@ class Names:
         self.asked.append(host)
         several = self.answers[host]
         answer = several.pop(0) if len(several) > 1 else several[0]
-        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in answer]
-        kinds = zip(families, answer, strict=True)
-        return [(family, socket.SOCK_STREAM, 6, "", (each, port)) for family, each in kinds]
+        family = {each: socket.AF_INET6 if ":" in each else socket.AF_INET for each in answer}
+        return [(family[each], socket.SOCK_STREAM, 6, "", (each, port)) for each in answer]
 
 
 def rules(records: Records, *allow: str, **more: Any) -> Egress:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,62 +25,48 @@ async def test_a_file_of_inspect_lists_what_its_sandbox_reaches(tmp_path: Path) 
     pytest.importorskip("inspect_ai")
     from sandboxkit.integrations.inspect import SandboxkitSandboxEnvironment
 
-    config = tmp_path / "sandboxkit.yaml"
-    config.write_text("provider: local\nnetwork: [some.invalid, '*.github.com:443']\n")
-    made = await SandboxkitSandboxEnvironment.sample_init("test", str(config), {})
-    try:
-        result = await made["default"].exec(LOOK)
-    finally:
-        await SandboxkitSandboxEnvironment.sample_cleanup("test", str(config), made, False)
-    assert result.stdout == "502\n", "the name is allowed, and cannot be resolved"
-    record = tmp_path / "egress.jsonl"
-    config.write_text(
-        f"provider: local\nnetwork: {{allow: [some.invalid], log: {record}, max_connections: 2}}\n"
-    )
-    made = await SandboxkitSandboxEnvironment.sample_init("test", str(config), {})
-    try:
-        assert (await made["default"].exec(LOOK)).stdout == "502\n"
-    finally:
-        await SandboxkitSandboxEnvironment.sample_cleanup("test", str(config), made, False)
+    config, record = tmp_path / "sandboxkit.yaml", tmp_path / "egress.jsonl"
+    full = f"{{allow: [some.invalid], log: {record}, max_connections: 2}}"
+    for network in ("[some.invalid, '*.github.com:443']", full):
+        config.write_text(f"provider: local\nnetwork: {network}\n")
+        made = await SandboxkitSandboxEnvironment.sample_init("test", str(config), {})
+        try:
+            result = await made["default"].exec(LOOK)
+        finally:
+            await SandboxkitSandboxEnvironment.sample_cleanup("test", str(config), made, False)
+        assert result.stdout == "502\n", "the name is allowed, and cannot be resolved"
     assert json.loads(record.read_text())["name"] == "some.invalid"
     config.write_text("provider: local\nnetwork: [pypi.org, 'http://a.test']\n")
-    with pytest.raises(
-        ConfigurationError, match=r"sandboxkit\.yaml.*Egress\.allow='http://a\.test'"
-    ):
+    wrong = r"sandboxkit\.yaml.*Egress\.allow='http://a\.test'"
+    with pytest.raises(ConfigurationError, match=wrong):
         await SandboxkitSandboxEnvironment.sample_init("test", str(config), {})
 
 
-async def test_options_of_the_agents_sdk_list_what_a_sandbox_reaches() -> None:
+@pytest.mark.parametrize("native", [False, True])
+async def test_options_of_the_agents_sdk_list_what_a_sandbox_reaches(native: bool) -> None:
     pytest.importorskip("agents")
     from sandboxkit.integrations.openai_agents import SandboxkitClient, SandboxkitClientOptions
 
-    options = SandboxkitClientOptions(network=["some.invalid"])
-    stored = SandboxkitClientOptions.model_validate_json(options.model_dump_json())
-    async with Session("local") as session:
-        client = SandboxkitClient(session)
-        async with await client.create(options=stored) as sandbox:
-            result = await sandbox.exec(*LOOK, shell=False)
-        await client.delete(sandbox)
-    assert result.stdout == b"502\n"
-    with pytest.raises(ValueError, match=r"Egress\.allow='10\.0\.0\.1'"):
-        SandboxkitClientOptions(network=["10.0.0.1"])
-
-
-async def test_options_of_the_agents_sdk_ask_for_the_vendors_list() -> None:
-    pytest.importorskip("agents")
-    from sandboxkit.integrations.openai_agents import SandboxkitClient, SandboxkitClientOptions
-
-    options = SandboxkitClientOptions(network={"allow": ["pypi.org"], "native": True})
+    network: Any = {"allow": ["pypi.org"], "native": True} if native else ["some.invalid"]
+    options = SandboxkitClientOptions(network=network)
     stored = SandboxkitClientOptions.model_validate_json(options.model_dump_json())
     with e2b_emulator() as server:
-        async with Session("e2b") as session:
+        async with Session("e2b" if native else "local") as session:
             client = SandboxkitClient(session)
             async with await client.create(options=stored) as sandbox:
-                assert b"http_proxy" not in (await sandbox.exec("env", shell=False)).stdout
-                assert [each["allowOut"] for each in server.networks] == [["pypi.org"]]
+                if native:
+                    assert b"http_proxy" not in (await sandbox.exec("env", shell=False)).stdout
+                    assert [each["allowOut"] for each in server.networks] == [["pypi.org"]]
+                else:
+                    assert (await sandbox.exec(*LOOK, shell=False)).stdout == b"502\n"
             await client.delete(sandbox)
-    with pytest.raises(ValueError, match=r"network\['credentials'\].*allow, private, log"):
-        SandboxkitClientOptions(network={"credentials": ["secret"]})
+    refused: dict[str, Any] = {
+        r"Egress\.allow='10\.0\.0\.1'": ["10.0.0.1"],
+        r"network\['credentials'\].*allow, private, log": {"credentials": ["secret"]},
+    }
+    for named, wrong in refused.items():
+        with pytest.raises(ValueError, match=named):
+            SandboxkitClientOptions(network=wrong)
 
 
 def test_a_bad_value_of_another_option_is_found_in_the_configuration_too() -> None:

@@ -1,5 +1,6 @@
-"""Egress as its users have it: requests that are allowed, phases, limits, and what a killed owner leaves."""
+"""Egress as its users have it: requests that are allowed, phases, limits, bad servers, and what a killed owner leaves."""
 
+import contextlib
 import ipaddress
 import json
 import os
@@ -7,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
 from sandboxkit.egress._resolve import is_own
-from sandboxkit.provider import Provider
 from tests.core.test_ports import WithoutPorts
 from tests.egress.conftest import (
     CASES,
@@ -210,28 +213,29 @@ def test_this_machines_own_addresses_are_known(address: str, own: bool) -> None:
 
 
 def test_a_provider_without_ports_refuses_egress_before_the_start() -> None:
-    without: Provider = WithoutPorts()
-    with Session(without) as session:
-        with pytest.raises(ConfigurationError, match="'without' cannot listen"):
-            session.sandbox(network=Egress(allow=["web.test"]))
-        with pytest.raises(ConfigurationError, match="'without' cannot listen"):
-            session.sandbox().set_network(Egress(allow=["web.test"]))
+    with Session(WithoutPorts()) as session:
+        rules = Egress(allow=["web.test"])
+        for call in (
+            lambda: session.sandbox(network=rules),
+            lambda: session.sandbox().set_network(rules),
+        ):
+            with pytest.raises(ConfigurationError, match="'without' cannot listen"):
+                call()
 
 
-def test_a_sandbox_with_the_internet_cannot_be_cut_off() -> None:
+def test_a_network_that_cannot_be_set_is_refused() -> None:
     with Session("local") as session:
-        sandbox = session.sandbox(network="internet")
-        with pytest.raises(ConfigurationError, match="cannot be cut off"):
-            sandbox.set_network("none")
-        with pytest.raises(ConfigurationError, match="network='internet'"):
-            session.sandbox().set_network("internet")
         known = session.sandbox().start().result(DEADLINE)
-        assert known.id is not None
-        found = session.from_id(known.id).result(DEADLINE)
-        with pytest.raises(ConfigurationError, match="reached by its id"):
-            found.set_network("none")
-        with pytest.raises(ConfigurationError, match="with a command"):
-            session.sandbox(network=Egress(), command=["true"])
+        found = session.from_id(str(known.id)).result(DEADLINE)
+        calls: dict[str, Callable[[], object]] = {
+            "cannot be cut off": lambda: session.sandbox(network="internet").set_network("none"),
+            "network='internet'": lambda: known.set_network("internet"),
+            "reached by its id": lambda: found.set_network("none"),
+            "with a command": lambda: session.sandbox(network=Egress(), command=["true"]),
+        }
+        for named, call in calls.items():
+            with pytest.raises(ConfigurationError, match=named):
+                call()
 
 
 @pytest.mark.parametrize(("name", "value"), CASES["rules"])
@@ -247,3 +251,148 @@ def test_a_bad_credential_is_refused_and_its_value_not_shown(options: dict[str, 
         Credential(**{**good, **options})  # type: ignore[arg-type]  # wrong on purpose
     assert "SECRET" not in str(caught.value)
     assert "SECRET" not in repr(Credential(**good))  # type: ignore[arg-type]  # as above
+
+
+Port: TypeAlias = Callable[..., int]
+
+
+@pytest.fixture
+def port(shared: Sandbox, world: World) -> Port:
+    """Set the network of the sandbox, and return the port of its proxy."""
+
+    def change(*allow: str, **limits: Any) -> int:
+        shared.set_network(world.rules(*allow, **limits)).result(DEADLINE)
+        return proxy_port(shared)
+
+    return change
+
+
+@contextlib.contextmanager
+def raw_server(*answers: bytes) -> Iterator[int]:
+    """Serve one connection: read a request, send what is given, and close. Yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                taken, _ = server.accept()
+                with taken:
+                    taken.settimeout(DEADLINE)
+                    while b"\r\n\r\n" not in taken.recv(65536):
+                        pass
+                    for answer in answers:
+                        taken.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.close()
+            thread.join(DEADLINE)
+
+
+@pytest.mark.parametrize("sent", ["", "GET http://web.test/ HTTP/1.1\r\n", "GET"])
+def test_a_slow_request_is_refused(sent: str, shared: Sandbox, port: Port, world: World) -> None:
+    number = port("web.test", header_seconds=0.2)
+    assert exchange(shared, sent, number).startswith(b"HTTP/1.1 408 ")
+    assert "the head of the request took longer than 0.2 s" in world.records.wait().reason
+
+
+def test_a_slow_message_of_tls_is_refused(shared: Sandbox, port: Port, world: World) -> None:
+    reason = ""
+    for turn, seconds in enumerate((0.2, 2.0, 20.0), 1):  # on a busy machine the head is late, too
+        number = port(header_seconds=seconds)
+        with shared.connect(number).result(DEADLINE) as connection:
+            connection.send(f"CONNECT {world.web} HTTP/1.1\r\n\r\n").result(DEADLINE)
+            answer = connection.receive().result(DEADLINE)
+            if in_time := answer.startswith(b"HTTP/1.1 200"):
+                connection.send(b"\x16\3\1").result(DEADLINE)
+                with pytest.raises(ConnectionError):
+                    connection.receive().result(DEADLINE)
+        reason = world.records.wait(turn).reason
+        if in_time:
+            break
+    assert "the first message of TLS took longer" in reason
+
+
+def posted(world: World, length: int) -> str:
+    return asked(world.web, method="POST", headers=f"Content-Length: {length}\r\n")
+
+
+def test_an_idle_connection_is_cut(shared: Sandbox, port: Port, world: World) -> None:
+    number = port(idle_seconds=0.2)
+    assert exchange(shared, posted(world, 10) + "12345", number).startswith(b"HTTP/1.1 408 ")
+    record = world.records.wait()
+    assert record.reason == "nothing passed for 0.2 s"
+    assert record.allowed
+
+
+def test_bytes_are_limited_in_all(shared: Sandbox, port: Port, world: World) -> None:
+    number = port(max_bytes=20_000)
+    with contextlib.suppress(ConnectionError):
+        answer = exchange(shared, posted(world, 15_000).encode() + bytes(15_000), number)
+        assert len(answer) < 6_000
+    assert world.records.wait().reason == "the limit max_bytes is reached"
+    assert exchange(shared, asked(world.web), number).startswith(b"HTTP/1.1 403 ")
+    assert "max_bytes=20000 is reached" in world.records.wait(2).reason
+
+
+def test_connections_are_limited(shared: Sandbox, port: Port, world: World) -> None:
+    number = port(max_connections=3)
+    with contextlib.ExitStack() as several:
+        held = [several.enter_context(shared.connect(number).result(DEADLINE)) for _ in range(3)]
+        for connection in held:
+            connection.send(f"CONNECT {world.web} HTTP/1.1\r\n\r\n").result(DEADLINE)
+            assert connection.receive().result(DEADLINE).startswith(b"HTTP/1.1 200")
+        assert exchange(shared, "", number).startswith(b"HTTP/1.1 503 ")
+        assert world.records.wait().reason == "3 connections are open already"
+    world.records.wait(4)
+    assert exchange(shared, asked(world.web), number).endswith(b"origin:/:")
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_a_flood_is_refused(count: int, shared: Sandbox, port: Port, world: World) -> None:
+    port("web.test")
+    flood = ["python3", "-c", PROGRAMS["flood"], str(count)]
+    assert int(shared.exec(flood, check=True).result(300).stdout) == count
+    world.records.wait(count)
+    assert {record.reason for record in world.records} == {"no rule allows other.test:25"}
+
+
+@pytest.mark.parametrize("case", [*CASES["bad_answers"], *CASES["good_answers"]])
+def test_an_answer_ends_where_it_ends_and_one_that_is_not_http_becomes_502(
+    case: str, shared: Sandbox, port: Port, world: World
+) -> None:
+    good = CASES["good_answers"].get(case)
+    answer, end = good or (CASES["bad_answers"][case], "")
+    with raw_server(answer.replace("AAAA", "a" * 70_000).encode("latin-1")) as server:
+        name = f"web.test:{server}"
+        received = exchange(shared, asked(name), port(name))
+    if good is None:
+        assert received.startswith(b"HTTP/1.1 502 ")
+        assert world.records.wait().reason
+    else:
+        assert received.endswith(end.encode()), received
+        assert b"\r\nConnection: close\r\n" in received
+
+
+def test_a_server_that_is_gone_becomes_502(shared: Sandbox, port: Port, world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = f"web.test:{server.getsockname()[1]}"
+    number = port(gone)
+    for request in (asked(gone), f"CONNECT {gone} HTTP/1.1\r\n\r\n"):
+        assert exchange(shared, request, number).startswith(b"HTTP/1.1 502 ")
+    assert "cannot be reached at 127.0.0.1" in world.records.wait(2).reason
+
+
+def test_a_log_that_raises_stops_nothing(
+    shared: Sandbox, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(record: object) -> None:
+        raise LookupError("the user's own error")
+
+    shared.set_network(world.rules(log=fails)).result(DEADLINE)
+    assert exchange(shared, asked(world.web)).endswith(b"origin:/:")
+    shared.set_network("none").result(DEADLINE)
+    assert "the user's own error" in caplog.text

@@ -1,6 +1,5 @@
 """Tools that programs use, through the proxy: pip, git, curl and wget find it by themselves."""
 
-import http.server
 import subprocess
 import tomllib
 import zipfile
@@ -12,7 +11,7 @@ import pytest
 
 from sandboxkit import Sandbox, Session
 from tests.components import require_program
-from tests.egress.conftest import DEADLINE, Authority, Records, rules, serving
+from tests.egress.conftest import DEADLINE, Authority, QuietHandler, Records, rules, serving
 
 DATA: dict[str, Any] = tomllib.loads(Path(__file__).with_name("tools.toml").read_text())
 TOOLS = DATA["tools"]
@@ -36,14 +35,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ports(root: Path, authority: Authority) -> Iterator[tuple[int, int]]:
     """The ports of two servers of the folder: plain HTTP, and TLS."""
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def translate_path(self, path: str) -> str:
             return str(root) + path.partition("?")[0]
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
 
     with serving(Handler) as plain, serving(Handler, authority.server) as tls:
         yield plain, tls
@@ -64,7 +58,7 @@ INSTALLED = ("git", "curl", "wget")
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_tool_goes_through_the_proxy(
+def test_tools_use_the_proxy(
     tool: str, box: tuple[Sandbox, Records], ports: tuple[int, int]
 ) -> None:
     require_program(tool, "DOCKER" if tool in INSTALLED else "")
