@@ -49,24 +49,22 @@ def test_a_killed_owner_leaves_only_what_expires_and_cleanup_removes_it(
     subprocess.run(
         [sys.executable, "-c", PROGRAMS["owners"], *argv], check=True, timeout=300 + 30 * rounds
     )
+
+    def cleanup(what: str) -> str:
+        argv = ["cleanup", "--provider", provider, what, "--tag", f"crash:{run}"]
+        program = [sys.executable, "-m", "sandboxkit", *argv]
+        return subprocess.check_output(program, text=True, timeout=120)
+
     # A container that was made and never started has no agent that could end it: it expires.
-    orphans = ["cleanup", "--provider", provider, "--orphans", "--tag", f"crash:{run}"]
-    subprocess.run([sys.executable, "-m", "sandboxkit", *orphans], check=True, timeout=120)
+    cleanup("--orphans")
     with Session(provider) as session:
         deadline = time.monotonic() + SECONDS
         while left := session.list(f"crash:{run}").result(30):
             assert time.monotonic() < deadline, f"seed {seed}: {len(left)} sandboxes live on"
             time.sleep(0.05)
-    cleanup = ["cleanup", "--provider", provider, "--snapshots", "--tag", f"crash:{run}"]
-    subprocess.run([sys.executable, "-m", "sandboxkit", *cleanup], check=True, timeout=120)
     # Not Snapshot.list: this process would keep the provider of this state folder for other tests.
-    again = subprocess.run(
-        [sys.executable, "-m", "sandboxkit", *cleanup],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert again.stdout == "nothing to remove\n"
+    cleanup("--snapshots")
+    assert cleanup("--snapshots") == "nothing to remove\n"
     if provider == "docker":
         assert run not in _image_labels(), seed
     snapshots = state / "snapshots"

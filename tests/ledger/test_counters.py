@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,19 +16,7 @@ from tests.ledger.conftest import Totals
 
 GROUPS = Path("/sys/fs/cgroup")
 WITHIN = 0.02
-BURN = """
-import fcntl, os, time
-fcntl.flock(os.open("/tmp/burns", os.O_CREAT | os.O_RDWR), fcntl.LOCK_SH)
-for _ in range(3): os.fork()
-end = time.process_time() + 0.2
-while time.process_time() < end: pass
-"""
-"""Eight processes burn CPU time; most are orphans at the end. They hold a lock together."""
-AFTERWARDS = """
-import fcntl, os
-fcntl.flock(os.open("/tmp/burns", os.O_RDWR), fcntl.LOCK_EX)
-sum(range(10 ** 7))
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 HELD = 600 << 20
 HOLD = f"held = b'x' * {HELD}; print(len(held), flush=True); import time; time.sleep(60)"
 
@@ -52,11 +41,8 @@ def processor_seconds(file: Path) -> float:
 
 
 def resident(file: Path) -> int:
-    for line in file.read_text().splitlines():
-        name, value = line.split()
-        if name in ("total_rss", "anon"):
-            return int(value)
-    raise AssertionError(file)
+    values = dict(line.split() for line in file.read_text().splitlines())
+    return int(values.get("total_rss") or values["anon"])
 
 
 @pytest.fixture(params=["local", "docker"])
@@ -74,8 +60,8 @@ def test_processor_seconds_are_the_control_groups(provider: str, used: Totals) -
     with Session(provider, tags="run:42") as session:
         for _ in range(2):
             sandbox = session.sandbox()
-            sandbox.exec(["python3", "-c", BURN]).result(60)
-            sandbox.exec(["python3", "-c", AFTERWARDS]).result(60)
+            sandbox.exec(["python3", "-c", PROGRAMS["burn"]]).result(60)
+            sandbox.exec(["python3", "-c", PROGRAMS["afterwards"]]).result(60)
             assert sandbox.id is not None
             file = group_file(sandbox.id, provider, "cpuacct", "cpuacct.usage", "cpu.stat")
             counted += processor_seconds(file)

@@ -10,8 +10,10 @@ import sys
 import threading
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio
 import pytest
@@ -24,7 +26,9 @@ from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import Usage
 from tests.components import needs_mounts
 from tests.ledger.conftest import Totals
+from tests.pool.providers import line_of
 
+Log: TypeAlias = pytest.LogCaptureFixture
 _SECONDS = 150.0
 PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 
@@ -39,9 +43,7 @@ def run_program(name: str, *before: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_tags_are_summed_apart_and_together_and_what_nobody_can_tell_is_not_known(
-    used: Totals,
-) -> None:
+def test_tags_are_summed_and_what_nobody_can_tell_is_not_known(used: Totals) -> None:
     with Session(FakeProvider(), tags="run:42") as session:
         for kind in ("a", "a", "b"):
             session.run(["true"], tags=["run:42", f"kind:{kind}"]).result(_SECONDS)
@@ -50,12 +52,8 @@ def test_tags_are_summed_apart_and_together_and_what_nobody_can_tell_is_not_know
     assert used(run="42").starts == 3
     assert used(run="42", kind="a").starts == 2
     found = used()
-    assert (found.starts, found.processor_known, found.memory_known, found.bytes_known) == (
-        4,
-        0,
-        0,
-        0,
-    )
+    known = (found.processor_known, found.memory_known, found.bytes_known)
+    assert (found.starts, *known) == (4, 0, 0, 0)
     assert 0 < used(kind="b").sandbox_seconds < used(run="42").sandbox_seconds
 
 
@@ -87,30 +85,26 @@ def test_a_command_costs_no_reading_and_no_write(ledger: LedgerFile) -> None:
     assert readings <= 5 + took / 30
 
 
-class HereProvider(CountedProvider):
-    on_this_machine = True
-
-
-@pytest.mark.parametrize("kind", [CountedProvider, HereProvider])
+@pytest.mark.parametrize("here", [True, False])
 def test_a_vendor_is_asked_once_at_the_end_of_a_short_sandbox(
-    kind: type[CountedProvider], used: Totals
+    here: bool, used: Totals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = kind()
+    monkeypatch.setattr(CountedProvider, "on_this_machine", here)
+    provider = CountedProvider()
     provider.usage_now = Usage(3.0, None, 1, 1 << 20, 10, 20)
     with Session(provider) as session, session.sandbox() as sandbox:
         sandbox.exec(["sleep", "0.5"]).result(_SECONDS)
-        if provider.on_this_machine:
+        if here:
             until(lambda: provider.readings > 0, "it is read", _SECONDS)
     found = used()
     assert (found.processor_seconds, found.sent_bytes, found.received_bytes) == (3.0, 10, 20)
     assert found.processor_known == found.bytes_known == pytest.approx(found.sandbox_seconds)
-    if not provider.on_this_machine:
+    if not here:
         assert (provider.readings, found.memory_known) == (1, 0)
     else:
         assert provider.readings > 1
         assert found.memory_known == pytest.approx(found.sandbox_seconds)
-        average = found.memory_byte_seconds / found.sandbox_seconds
-        assert average == pytest.approx(1 << 20)
+        assert found.memory_byte_seconds == pytest.approx(found.sandbox_seconds * (1 << 20))
 
 
 def test_a_provider_that_cannot_be_read_fails_no_sandbox(used: Totals) -> None:
@@ -122,54 +116,44 @@ def test_a_provider_that_cannot_be_read_fails_no_sandbox(used: Totals) -> None:
     assert used().processor_known == 0
 
 
-class FrozenProvider(FakeProvider):
-    """A FakeProvider whose readings wait for an agent that is frozen, also when they are cancelled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.thawed = threading.Event()
-
-    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
-        with anyio.CancelScope(shield=True):
-            while not self.thawed.is_set():
-                await anyio.sleep(0.01)
-        raise ProviderUnavailableError("no answer")
-
-
 def test_a_frozen_agent_delays_a_deletion_by_a_second(
     used: Totals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    thawed = threading.Event()
+
+    async def frozen(*_: object, last: bool = False) -> Usage:
+        with anyio.CancelScope(shield=True):  # it waits also when it is cancelled
+            while not thawed.is_set():
+                await anyio.sleep(0.01)
+        raise ProviderUnavailableError("no answer")
+
     monkeypatch.setattr(_meter, "_READ_SECONDS", 1.0)
-    provider = FrozenProvider()
-    with Session(provider) as session, session.sandbox() as sandbox:
+    monkeypatch.setattr(FakeProvider, "metered", frozen)
+    with Session(FakeProvider()) as session, session.sandbox() as sandbox:
         sandbox.exec(["sleep", "0.5"]).result(_SECONDS)
         sandbox.stop().result(20)
-        provider.thawed.set()
+        thawed.set()
     assert used().sandbox_seconds > 0.5
 
 
-class SlowProvider(FakeProvider):
-    """A FakeProvider whose first reading takes a while; sandboxes use more until the last one."""
+@pytest.mark.anyio
+async def test_a_deletion_during_a_reading_charges_what_was_used_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, allowed, charged = asyncio.Event(), asyncio.Event(), list[Amounts]()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.allowed = asyncio.Event(), asyncio.Event()
-
-    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
-        self.begun.set()
-        await self.allowed.wait()
+    async def slow(*_: object, last: bool = False) -> Usage:
+        begun.set()
+        await allowed.wait()
         return Usage(3.0 if last else 1.0, None, None, None)
 
-
-@pytest.mark.anyio
-async def test_a_deletion_during_a_reading_charges_what_was_used_since() -> None:
-    provider, charged = SlowProvider(), list[Amounts]()
-    meter = _meter.SandboxMeter(provider, "one", charged.append, lambda _: None)
+    monkeypatch.setattr(FakeProvider, "metered", slow)
+    meter = _meter.SandboxMeter(FakeProvider(), "one", charged.append, lambda _: None)
     reading = asyncio.create_task(meter.read())
-    await provider.begun.wait()
+    await begun.wait()
     ending = asyncio.create_task(meter.end())
     await asyncio.sleep(0)  # it waits for the reading
-    provider.allowed.set()
+    allowed.set()
     await asyncio.gather(reading, ending)
     assert sum(each.processor_seconds for each in charged) == 3.0
 
@@ -194,10 +178,7 @@ def test_a_sandbox_of_a_pool_is_charged_once_to_its_tags(used: Totals) -> None:
 
 
 def test_a_locked_file_is_said_once_and_its_amounts_come_later(
-    ledger: LedgerFile,
-    used: Totals,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    ledger: LedgerFile, used: Totals, caplog: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ledger, "_CLOSE_ATTEMPTS", 2)
     ledger.add({}, seconds=1)
@@ -218,9 +199,7 @@ def test_a_locked_file_is_said_once_and_its_amounts_come_later(
 
 
 @needs_mounts("a small file system")
-def test_a_full_disk_is_said_once_and_fails_no_sandbox(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = tmp_path / "full"
     full.mkdir()
     monkeypatch.setenv("SANDBOXKIT_LEDGER", str(full / "ledger.sqlite3"))
@@ -231,9 +210,7 @@ def test_a_full_disk_is_said_once_and_fails_no_sandbox(
     assert "full" in done.stderr.replace(str(full), "")
 
 
-def test_a_file_that_is_no_ledger_is_said_and_fails_no_sandbox(
-    ledger: LedgerFile, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_is_no_ledger_fails_no_sandbox(ledger: LedgerFile, caplog: Log) -> None:
     ledger.path.write_bytes(b"something else " * 100)
     with caplog.at_level(logging.WARNING, "sandboxkit"), Session(FakeProvider()) as session:
         assert session.run(["true"]).result(_SECONDS).returncode == 0
@@ -243,14 +220,9 @@ def test_a_file_that_is_no_ledger_is_said_and_fails_no_sandbox(
 
 
 def test_many_processes_write_at_once_and_nothing_is_lost(used: Totals) -> None:
-    with_all = [
-        subprocess.Popen(
-            program("many_processes"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for _ in range(4)
-    ]
-    outputs = [process.communicate(timeout=_SECONDS)[0] for process in with_all]
-    assert outputs == [""] * 4
+    with ThreadPoolExecutor(4) as threads:
+        done = list(threads.map(run_program, ["many_processes"] * 4))
+    assert [(each.stdout, each.stderr) for each in done] == [("", "")] * 4
     assert used(run="42").starts == 4 * 30
 
 
@@ -263,8 +235,7 @@ def test_children_forked_while_the_file_is_written_have_a_ledger_of_their_own(us
 def test_a_killed_process_loses_at_most_one_interval(used: Totals) -> None:
     began = time.monotonic()
     with subprocess.Popen(program("killed"), stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
+        assert line_of(process) == "started"
         # Readings at 0.25, 0.5, 1 and 2 s; each is written within a second.
         until(lambda: used(run="42").memory_known > 1.9, "two seconds are written", _SECONDS)
         process.send_signal(signal.SIGKILL)
@@ -288,28 +259,25 @@ def test_a_sandbox_that_ended_by_itself_is_charged_no_further(used: Totals) -> N
 
 
 def test_paused_time_is_not_charged(used: Totals) -> None:
+    least = most = 0.0
+
     def spins(seconds: float) -> bool:
         usage = sandbox.usage().result(_SECONDS)
         return usage is not None and (usage.processor_seconds or 0) > seconds
 
     with Session("local") as session:
-        asked = time.monotonic()
-        sandbox = session.sandbox().start().result(_SECONDS)
-        began = time.monotonic()
-        sandbox.exec(["sh", "-c", "while :; do :; done"])
-        until(lambda: spins(0.5), "it has used half a second", _SECONDS)
-        least = time.monotonic() - began
-        sandbox.pause().result(_SECONDS)
-        most = time.monotonic() - asked
-        time.sleep(4)
-        asked = time.monotonic()
-        sandbox.resume().result(_SECONDS)
-        began = time.monotonic()
-        until(lambda: spins(1.0), "it has used a second", _SECONDS)
-        least += time.monotonic() - began
-        sandbox.pause().result(_SECONDS)
-        most += time.monotonic() - asked
-        time.sleep(2)
+        sandbox = session.sandbox()
+        for begin, until_used, pause in (("start", 0.5, 4), ("resume", 1.0, 2)):
+            asked = time.monotonic()
+            getattr(sandbox, begin)().result(_SECONDS)
+            began = time.monotonic()
+            if pause == 4:
+                sandbox.exec(["sh", "-c", "while :; do :; done"])
+            until(lambda: spins(until_used), "it has used that time", _SECONDS)  # noqa: B023
+            least += time.monotonic() - began
+            sandbox.pause().result(_SECONDS)
+            most += time.monotonic() - asked
+            time.sleep(pause)
         sandbox.stop().result(_SECONDS)
     found = used()
     assert least <= found.sandbox_seconds <= most
@@ -337,11 +305,8 @@ def test_a_replay_uses_nothing(used: Totals, tmp_path: Path) -> None:
     with Session(FakeProvider(), record=file) as session:
         session.run(["true"]).result(_SECONDS)
     assert used().starts == 1
-    assert [
-        line
-        for line in file.read_text().splitlines()
-        if "usage" in json.loads(line).get("call", "")
-    ] == []
+    calls = [json.loads(line).get("call", "") for line in file.read_text().splitlines()]
+    assert not [call for call in calls if "usage" in call]
     with Session(replay=file) as session:
         session.run(["true"]).result(_SECONDS)
     assert used().starts == 1

@@ -1,16 +1,18 @@
-"""Commands in a terminal: what they print, what their status is, and what they leave."""
+"""Commands in a terminal: what they print, how it is kept and shown, what their status is, and what they leave."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxkit import Sandbox, TerminalError
-from sandboxkit.terminal import Terminal, TerminalResult
+from sandboxkit.terminal import Terminal, TerminalResult, plain
+from sandboxkit.terminal._unread import UnreadOutput
 
 # Any: what JSON is.
-CASES: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text())
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())
 
 SECONDS = 60.0
 EXACT = CASES["exact"]
@@ -31,16 +33,7 @@ def test_the_output_is_exactly_what_was_printed(terminal: Terminal) -> None:
 
 
 def test_the_status_is_that_of_the_command(terminal: Terminal) -> None:
-    statuses = {
-        "false || true": 0,
-        "false && true": 1,
-        "no-such-program": 127,
-        "(exit 3)": 3,
-        "true | false": 1,
-        "sh -c 'kill -9 $$'": 137,
-        "f() { return 255; }; f": 255,
-        "set -e; false || true": 0,
-    }
+    statuses = CASES["statuses"]
     assert {command: ran(terminal, command).returncode for command in statuses} == statuses
     ran(terminal, "set +e; (exit 9)")
     assert ran(terminal, "echo $?; (exit $?)").output == "9\n"
@@ -118,3 +111,54 @@ def test_one_command_at_a_time(terminal: Terminal) -> None:
     with pytest.raises(TerminalError, match="a command runs") as refused:
         terminal.run("true").result()
     assert not refused.value.ended
+
+
+MARK = b"\x1b]m;"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_split_markers_are_removed_from_output(size: int) -> None:
+    text = b"a\x1b]m\x1b]m;12.3\ab\x1b]\x1b[1m" + MARK + b"x" * 80 + b"\x1b]m;12.4\ac\x1b]m;"
+    unread = UnreadOutput(1000, MARK)
+    for at in range(0, len(text), size):
+        unread.feed(text[at : at + size])
+    assert unread.marked(b"12.3")
+    assert unread.marked(b"12.4")
+    unread.finish()
+    assert unread.take() == (b"a\x1b]mb\x1b]\x1b[1m" + MARK + b"x" * 80 + b"c\x1b]m;", False)
+
+
+def test_a_marker_counts_once() -> None:
+    unread = UnreadOutput(1000, MARK)
+    unread.feed(MARK + b"12.1\a" + MARK + b"12.2\a")
+    assert unread.marked(b"12.2")
+    assert not unread.marked(b"12.1")
+    assert not unread.marked(b"12.2")
+    unread.feed(MARK + b"12.1\a")
+    assert unread.marked(b"12.1")
+
+
+def test_output_over_the_limit_drops_its_middle() -> None:
+    unread = UnreadOutput(10, MARK)
+    for number in range(1000):
+        unread.feed(b"%d," % number)
+    assert unread.look() == b"0,1,2,,999,"[:5] + b",999,"
+    assert unread.take(4) == (b"0,1,", True)
+    assert unread.take() == (b"2,999,", True)
+    assert unread.take() == (b"", False)
+
+
+@pytest.mark.parametrize(("drawn", "read"), CASES["drawn"])
+def test_control_sequences_are_rendered_as_text(drawn: str, read: str) -> None:
+    assert plain(drawn) == read
+
+
+@pytest.mark.parametrize("part", CASES["hostile"])
+def test_hostile_output_takes_linear_time(part: str) -> None:
+    begun = time.process_time()
+    plain(part * 100_000)
+    unread = UnreadOutput(1 << 20, MARK)
+    for _ in range(4):
+        unread.feed(part.encode() * 60_000)
+    unread.take()
+    assert time.process_time() - begun < 10  # a quadratic one takes hours

@@ -4,26 +4,18 @@ import contextlib
 import errno
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 from typing_extensions import override
 
-from sandboxkit import (
-    CommandStartError,
-    ConfigurationError,
-    Sandbox,
-    SandboxTerminatedError,
-    Session,
-    TerminalError,
-)
-from sandboxkit.terminal import Terminal
+from sandboxkit import CommandStartError, Sandbox, SandboxTerminatedError, Session, TerminalError
 from sandboxkit.terminal._shell import Shell
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import members
+from sandboxkit.testing.conformance._base import until
+from tests.terminal.test_commands import CASES
 
 SECONDS = 60.0
 LEFT = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o 'sleep 8[0-9]' | sort"
@@ -36,17 +28,10 @@ def left(box: Sandbox) -> list[str]:
     return box.exec(["sh", "-c", script]).result(SECONDS).stdout.splitlines()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_closing_ends_all_commands_and_keeps_the_sandbox(box: Sandbox) -> None:
     with box.terminal() as terminal:
         assert terminal.run(DAEMONS, timeout=SECONDS).result().returncode == 0
-        until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"])
+        until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"], "it happens", SECONDS)
         assert terminal.run("sleep 83", timeout=0.2).result().running
     assert left(box) == []
     terminal.close().result(SECONDS)
@@ -55,24 +40,10 @@ def test_closing_ends_all_commands_and_keeps_the_sandbox(box: Sandbox) -> None:
     assert closed.value.ended
 
 
-KILL_CATS = (
-    "for p in /proc/[0-9]*; do read -r name 2>/dev/null <$p/comm; "
-    '[ "$name" != cat ] || kill -9 ${p#/proc/}; done'
-)
+ENDS = CASES["ends"]
 
 
-@pytest.mark.parametrize(
-    ("command", "status", "says"),
-    [
-        ("exit 3", 3, "exit\n"),
-        ("set -e; cd /; false; echo never", 1, ""),
-        ("exec sh -c 'echo other; exit 7'", 7, "other\n"),
-        ("kill -9 $$", 137, ""),
-        ("kill -9 $PPID; sleep 83", None, ""),  # what holds the shell
-        (f"{KILL_CATS}; sleep 83", 137, ""),  # what reports of it
-        ("rm -rf /tmp/.sandboxkit-*; sleep 83", 137, ""),  # what it reports through
-    ],
-)
+@pytest.mark.parametrize(("command", "status", "says"), ENDS.values(), ids=ENDS)
 def test_a_shell_that_ends_says_so_and_ends_its_processes(
     box: Sandbox, command: str, status: int | None, says: str
 ) -> None:
@@ -83,7 +54,7 @@ def test_a_shell_that_ends_says_so_and_ends_its_processes(
         assert (result.ended, result.running) == (True, False)
         assert status in (None, result.returncode)
         assert result.output.endswith(says)
-        until(lambda: left(box) == [])
+        until(lambda: left(box) == [], "it happens", SECONDS)
         with pytest.raises(TerminalError, match="has ended with status") as over:
             terminal.run("true").result(SECONDS)
         assert over.value.ended
@@ -135,20 +106,6 @@ def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(box: Sandbox) 
     box.remove("/tmp/later").result(SECONDS)
 
 
-def test_a_sandbox_that_ends_is_not_the_commands_fault() -> None:
-    with Session(FakeProvider()) as session:
-        box = session.sandbox()
-        terminal = box.terminal()
-        assert terminal.run("sleep 84", timeout=0.1).result().running
-        waiting = terminal.wait()
-        box.stop().result(SECONDS)
-        with pytest.raises(SandboxTerminatedError):
-            waiting.result(SECONDS)
-        with pytest.raises(SandboxTerminatedError):
-            terminal.run("true").result(SECONDS)
-        terminal.close().result(SECONDS)
-
-
 class Piecemeal(FakeProvider):
     """Its sandboxes end one process after another, of which the shells see something."""
 
@@ -172,11 +129,15 @@ class Piecemeal(FakeProvider):
 def test_a_stop_during_a_command_is_not_the_commands_fault(first: signal.Signals) -> None:
     with Session(Piecemeal(first)) as session:
         box = session.sandbox()
-        waiting = box.terminal().run("touch begun; sleep 84")
-        until(lambda: any("begun" in each.path for each in box.list_dir("/workspace").result()))
+        terminal = box.terminal()
+        waiting = terminal.run("touch begun; sleep 84")
+        until(lambda: box.list_dir("/workspace").result(SECONDS) != [], "it has begun", SECONDS)
         box.stop()
         with pytest.raises(SandboxTerminatedError):
             waiting.result(SECONDS)
+        with pytest.raises(SandboxTerminatedError):
+            terminal.run("true").result(SECONDS)
+        terminal.close().result(SECONDS)
 
 
 def test_a_strict_sandbox_of_another_user_has_terminals() -> None:
@@ -184,17 +145,3 @@ def test_a_strict_sandbox_of_another_user_has_terminals() -> None:
         seen = terminal.run("id -u; touch /usr/x; tty", timeout=SECONDS).result().output
         assert "Read-only" in seen or "Permission denied" in seen
         assert "/dev/pts/" in seen
-
-
-@pytest.mark.parametrize("given", ["", "a\0", 3, b"x", "\ud800"])
-def test_bad_input_is_refused_before_anything_starts(given: object) -> None:
-    with Session(FakeProvider()) as session:
-        terminal: Terminal = session.sandbox().terminal()
-        if given != "":
-            with pytest.raises(ConfigurationError, match="command"):
-                terminal.run(given)  # type: ignore[arg-type]  # what it is refused for
-        with pytest.raises(ConfigurationError, match="pattern"):
-            terminal.expect("(" if isinstance(given, str) else given)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="timeout"):
-            terminal.wait(timeout=-1)
-        assert session.list().result(SECONDS) == []
