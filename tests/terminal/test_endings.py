@@ -31,7 +31,7 @@ def left(box: Sandbox) -> list[str]:
 def test_closing_ends_all_commands_and_keeps_the_sandbox(box: Sandbox) -> None:
     with box.terminal() as terminal:
         assert terminal.run(DAEMONS, timeout=SECONDS).result().returncode == 0
-        until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"], "it happens", SECONDS)
+        until(lambda: left(box)[1:] == ["sleep 80", "sleep 81", "sleep 82"], "they run", SECONDS)
         assert terminal.run("sleep 83", timeout=0.2).result().running
     assert left(box) == []
     terminal.close().result(SECONDS)
@@ -54,7 +54,7 @@ def test_a_shell_that_ends_says_so_and_ends_its_processes(
         assert (result.ended, result.running) == (True, False)
         assert status in (None, result.returncode)
         assert result.output.endswith(says)
-        until(lambda: left(box) == [], "it happens", SECONDS)
+        until(lambda: left(box) == [], "nothing is left", SECONDS)
         with pytest.raises(TerminalError, match="has ended with status") as over:
             terminal.run("true").result(SECONDS)
         assert over.value.ended
