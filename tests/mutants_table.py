@@ -1,4 +1,4 @@
-"""`python -m tests.mutants_table`: which weakened parts are shown to be so by what `make test` runs."""
+"""`python -m tests.mutants_table`: which weakened parts are shown to be so by what CI runs."""
 
 import functools
 import os
@@ -17,14 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 VENDORS = ("e2b", "daytona", "modal")
 _FOLDERS = ("tests/conformance", "tests/reset", "tests/rewards/test_table.py")
-_MARKS = "not nightly and not vendors and not cluster"
+_MARKS = "not nightly"
 _FELT = "tests/reset/test_attacks.py::test_an_attack_is_detected_without_a_reset"
 _AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
 
 
 @functools.cache
 def chosen() -> frozenset[str]:
-    """The ids of the tests of these folders that `make test` runs."""
+    """The ids of the tests of these folders that CI runs."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", _MARKS, *_FOLDERS]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
@@ -43,10 +43,12 @@ def table(tests: Collection[str]) -> str:
         if file.startswith("tests/conformance/test_"):
             place = file.removeprefix("tests/conformance/test_").removesuffix(".py")
             places.setdefault(name, set()).add(place)
-    ids = [f"{mutant.__name__}-{check}-{tree}" for mutant, check, tree in CASES]
+    ids = [f"{name}-{check}-{tree or None}" for _, name, check, tree in CASES]
     shown = "tests/conformance/test_mutants.py::test_the_check_fails_on_its_mutant"
     pairs = [
-        check for each, (_, check, _) in zip(ids, CASES, strict=True) if f"{shown}[{each}]" in tests
+        check
+        for each, (_, _, check, _) in zip(ids, CASES, strict=True)
+        if f"{shown}[{each}]" in tests
     ]
 
     def on(*names: str) -> str:

@@ -34,8 +34,6 @@ class Group:
     what: str
     paths: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    marks: str = ""
-    """What else pytest's `-m` says."""
     processes: int = 3  # tests mostly wait: three processes fill two cores
     dist: str = "loadfile"
     environment: str = ""
@@ -51,14 +49,13 @@ class Group:
     def commands(self, nightly: bool) -> Iterator[list[str]]:
         """Yield the arguments of each start of pytest."""
         night = "" if nightly else " and not nightly"
-        marks = f" and {self.marks}" if self.marks else ""
         ignored = [f"--ignore={path}" for path in self.left_out]
         processes = ["-n", str(self.processes), "--dist", self.dist]
         # A process that tests/hangs.py ended is not replaced: the next one would get the same test.
         processes += ["--max-worker-restart", "0", "--no-loadscope-reorder"]
-        yield [f"-mnot alone{marks}{night}", *processes, *self.paths, *ignored]
+        yield [f"-mnot alone{night}", *processes, *self.paths, *ignored]
         if alone := sorted(self._files_alone()):
-            yield [f"-malone{marks}{night}", *alone]
+            yield [f"-malone{night}", *alone]
 
     def _files_alone(self) -> Iterator[str]:
         """Yield the files with the mark: to import all of them takes half a minute."""
@@ -71,29 +68,22 @@ class Group:
                     yield name
 
 
-_HOSTED = ("tests/e2b", "tests/daytona", "tests/modal", "tests/hosted")
 _CONTRACT = "tests/conformance/test_"
 _GROUPS = {
     "vendors": Group(
-        "E2B, Daytona and Modal at their emulators",
-        (*_HOSTED, f"{_CONTRACT}daytona.py", f"{_CONTRACT}modal.py"),
-    ),
-    "vendors-contract": Group(
-        "the contract on E2B and the service, without what `make test` runs",
+        "E2B, Daytona and Modal at their emulators, and the service",
         (
-            f"{_CONTRACT}e2b.py",
-            f"{_CONTRACT}service.py",
+            *(f"{_CONTRACT}{name}.py" for name in ("e2b", "daytona", "modal", "service")),
+            *(f"tests/{name}" for name in ("e2b", "daytona", "modal", "hosted")),
             "tests/chaos/test_calls.py",
             "tests/cli/test_doctor_live.py",
         ),
-        marks="vendors",
     ),
     # Its tests wait for each other: some stop the cluster's programs.
     "cluster": Group("Kubernetes", ("tests/kubernetes",), processes=1),
     "cluster-contract": Group(
-        "the contract on a cluster, without what `make test` runs",
+        "the contract on a cluster",
         (f"{_CONTRACT}kubernetes.py", f"{_CONTRACT}kubernetes_claims.py"),
-        marks="cluster",
         processes=2,
         dist="load",
     ),
@@ -186,14 +176,13 @@ _GROUPS = {
         required="FRAMEWORKS",
     ),
 }
-_APART = ("vendors", "cluster", *list(_GROUPS)[list(_GROUPS).index("corpora") : -4])
+_APART = list(_GROUPS)[:-4]
 """Groups whose files `make test` leaves out; what needs an environment of its own is skipped there by name."""
 GROUPS = {
     "test": Group(
         "the suite without the groups below",
         ("tests",),
         left_out=tuple(path for name in _APART for path in _GROUPS[name].paths),
-        marks="not vendors and not cluster",
     ),
     **_GROUPS,
 }

@@ -12,14 +12,12 @@ import pytest
 from sandboxkit import Operation, SandboxError
 from sandboxkit.testing import FakeProvider, live
 from tests.cli.conftest import Cli, following
-from tests.conformance import call_mutants, mutants
+from tests.conformance import changed, mutants
 from tests.docker_here import require_docker
 from tests.hosted.conftest import EMULATORS
 
-HOSTED = [pytest.param(name, marks=pytest.mark.vendors) for name in EMULATORS]
 
-
-@pytest.fixture(params=["local", "docker", *HOSTED])
+@pytest.fixture(params=["local", "docker", *EMULATORS])
 def provider(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a backend: of this machine, or a vendor's at an emulator."""
     name: str = request.param
@@ -43,11 +41,11 @@ def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
 @pytest.mark.parametrize(
     ("name", "defect", "seen"),
     [
-        ("start", call_mutants.SaysNothing, "stdout == "),
-        ("latency", call_mutants.TrueFails, "returncode == 0"),
-        ("bytes", mutants.DropsInput, "assert result.stdout_bytes == _ALL_BYTES (streams.py:"),
-        ("statuses", mutants.AnswersLikeAShell, "DID NOT RAISE"),
-        ("network", call_mutants.ReachesTheInternet, "network='none': reached 1.1.1.1:443"),
+        ("start", changed.SaysNothing, "stdout == "),
+        ("latency", mutants.TrueFails, "returncode == 0"),
+        ("bytes", changed.DropsInput, "assert result.stdout_bytes == _ALL_BYTES (streams.py:"),
+        ("statuses", changed.AnswersLikeAShell, "DID NOT RAISE"),
+        ("network", changed.ReachesTheInternet, "network='none': reached 1.1.1.1:443"),
         ("nothing left", mutants.ForgetsToDelete, "nothing is listed"),
     ],
 )
@@ -81,10 +79,11 @@ def test_a_row_that_does_not_hold_is_1(cli: Cli) -> None:
     ("provider", "number"),
     [
         ("local", signal.SIGINT),
-        pytest.param("e2b", signal.SIGTERM, marks=pytest.mark.vendors),
-        pytest.param("docker", signal.SIGTERM, marks=pytest.mark.nightly),
-        pytest.param("daytona", signal.SIGTERM, marks=pytest.mark.nightly),
-        pytest.param("modal", signal.SIGTERM, marks=pytest.mark.nightly),
+        ("e2b", signal.SIGTERM),
+        *(
+            pytest.param(name, signal.SIGTERM, marks=pytest.mark.nightly)
+            for name in ("docker", "daytona", "modal")
+        ),
     ],
     indirect=["provider"],
 )

@@ -1,27 +1,29 @@
-"""Providers that are wrong in one way each: a conformance check that passes on its mutant is void."""
+"""Fake providers that are wrong in one way each: a conformance check that passes on its mutant is void."""
 
 import asyncio
-import dataclasses
 import math
 import os
 import shutil
 import signal
+import subprocess
 import time
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from sandboxkit.errors import (
-    CommandStartError,
     OutcomeUnknownError,
-    ProviderUnavailableError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
 )
-from sandboxkit.provider import Output
+from sandboxkit.provider import Output, StreamName
 from sandboxkit.testing._tree import members, signal_process
 from sandboxkit.testing.fake import FakeProvider, _Box
 from sandboxkit.types import (
@@ -32,28 +34,10 @@ from sandboxkit.types import (
     PtySize,
     SandboxInfo,
     SandboxSpec,
+    SnapshotInfo,
+    SnapshotKind,
     StdinItem,
 )
-
-
-class KillsTheLeaderOnly(FakeProvider):
-    """Cancelling a command kills its first process and leaves its children."""
-
-    async def _kill(self, mark: str, leader: int | None) -> None:
-        if leader is None:
-            await super()._kill(mark, None)
-        else:
-            os.kill(leader, signal.SIGKILL)
-
-
-class KillsTheGroupOnly(FakeProvider):
-    """Cancelling a command leaves children that called setsid."""
-
-    async def _kill(self, mark: str, leader: int | None) -> None:
-        if leader is None:
-            await super()._kill(mark, None)
-        else:
-            os.killpg(leader, signal.SIGKILL)
 
 
 class KillsNothing(FakeProvider):
@@ -66,43 +50,6 @@ class KillsNothing(FakeProvider):
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         task = asyncio.ensure_future(super().exec(sandbox_id, command, output))
         return await asyncio.shield(task)
-
-
-class KillsTheNeighbours(FakeProvider):
-    """Cancelling a command kills every command of the sandbox."""
-
-    async def _kill(self, mark: str, leader: int | None) -> None:
-        await super()._kill(mark.rpartition(":")[0] if leader is not None else mark, leader)
-
-
-class KillsInOneSweep(FakeProvider):
-    """Cancelling a command kills what a single look at the process table shows of it."""
-
-    async def _kill(self, mark: str, leader: int | None) -> None:
-        if leader is None:
-            await super()._kill(mark, None)
-            return
-        for pid in members(mark, leader):
-            signal_process(pid, signal.SIGKILL)
-
-
-class KillsLate(FakeProvider):
-    """Cancelling a command takes its time, as a vendor that polls does."""
-
-    async def _kill(self, mark: str, leader: int | None) -> None:
-        if leader is not None:
-            await anyio.sleep(6)
-        await super()._kill(mark, leader)
-
-
-class WaitsForTheNetwork(FakeProvider):
-    """Connecting to somewhere without a network hangs until it is given up."""
-
-    def _base_env(self, box: _Box) -> dict[str, str]:
-        hangs = "import socket, time\nsocket.create_connection = hang\n"
-        hangs = f"def hang(*_, **__): time.sleep(12); raise OSError\n{hangs}"
-        (box.folder / "sitecustomize.py").write_text(hangs)
-        return {**super()._base_env(box), "PYTHONPATH": str(box.folder)}
 
 
 class WaitsForHeldOutput(FakeProvider):
@@ -179,34 +126,6 @@ class LeaksTheEnvironment(FakeProvider):
         return dict(os.environ)
 
 
-class TakesStatusesForSignals(FakeProvider):
-    """A status above 128 is reported as a signal, and 137 as the kernel's for want of memory."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        end = await super().exec(sandbox_id, command, output)
-        if end.status == 137:
-            return dataclasses.replace(end, ending=Ending.OUT_OF_MEMORY)
-        return dataclasses.replace(end, ending=Ending.SIGNAL) if end.status else end
-
-
-class TakesSignalsForExits(FakeProvider):
-    """A command that a signal killed is said to have exited."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        end = await super().exec(sandbox_id, command, output)
-        return dataclasses.replace(end, ending=Ending.EXITED)
-
-
-class SwallowsCancellation(FakeProvider):
-    """A cancelled command is killed, and then reported as if it had ended by itself."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        try:
-            return await super().exec(sandbox_id, command, output)
-        except asyncio.CancelledError:
-            return Exit(137, Ending.SIGNAL)
-
-
 class ReportsTheMachinesUsage(FakeProvider):
     """What a command used is what the machine has used since."""
 
@@ -215,18 +134,7 @@ class ReportsTheMachinesUsage(FakeProvider):
         end = await super().exec(sandbox_id, command, output)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         usage = CommandUsage(time.monotonic() - since, memory, since, 3)
-        return dataclasses.replace(end, usage=usage)
-
-
-class AnswersLikeAShell(FakeProvider):
-    """A command that was not started has a status."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        try:
-            return await super().exec(sandbox_id, command, output)
-        except CommandStartError as error:
-            await output("stderr", str(error).encode())
-            return Exit(127)
+        return replace(end, usage=usage)
 
 
 class HasNoRoom(FakeProvider):
@@ -235,22 +143,6 @@ class HasNoRoom(FakeProvider):
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         if len(self._box(sandbox_id).calls) > 20:
             return Exit(126)
-        return await super().exec(sandbox_id, command, output)
-
-
-class DropsInput(FakeProvider):
-    """Every command's input is empty."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        return await super().exec(sandbox_id, dataclasses.replace(command, stdin=None), output)
-
-
-class LosesInputBesideOthers(FakeProvider):
-    """Input is for whichever process of the sandbox was there first, as with one vendor."""
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        if command.stdin is not None and members(f"box:{self._box(sandbox_id).folder}", None):
-            command = dataclasses.replace(command, stdin=None)
         return await super().exec(sandbox_id, command, output)
 
 
@@ -276,7 +168,7 @@ class ResizesEveryTerminal(FakeProvider):
             self._terminals.append(send)
             feeding = asyncio.create_task(feed())
             try:
-                command = dataclasses.replace(command, stdin=receive)
+                command = replace(command, stdin=receive)
                 return await super().exec(sandbox_id, command, output)
             finally:
                 feeding.cancel()
@@ -299,30 +191,26 @@ class LeaksADescriptor(FakeProvider):
     leaked: list[int] = []  # noqa: RUF012 - of all of them: whoever uses one closes these
 
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        try:
+        with self._leaking():
             await super().put_archive(sandbox_id, path, tar)
-        except BaseException:
-            self._leak()
-            raise
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
-        try:
+        with self._leaking():
             return await super().read_file(sandbox_id, path, max_bytes=max_bytes)
-        except BaseException:
-            self._leak()
-            raise
 
     async def write_file(
         self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
     ) -> None:
-        try:
+        with self._leaking():
             await super().write_file(sandbox_id, path, data, mode=mode)
-        except BaseException:
-            self._leak()
-            raise
 
-    def _leak(self) -> None:
-        self.leaked.append(os.open("/", os.O_PATH))
+    @contextmanager
+    def _leaking(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.leaked.append(os.open("/", os.O_PATH))
+            raise
 
 
 class TakesAllForMissing(FakeProvider):
@@ -389,24 +277,192 @@ class RunsAgainAfterACut(FakeProvider):
             return await super().exec(sandbox_id, command, output)
 
 
-class TakesACutForAStatus(FakeProvider):
-    """A command whose connection broke has a status, as with ssh."""
+class TrueFails(FakeProvider):
+    """`true` exits with 1."""
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        try:
-            return await super().exec(sandbox_id, command, output)
-        except OutcomeUnknownError:
-            return Exit(255)
+        if command.argv == ("true",):
+            return Exit(1, Ending.EXITED)
+        return await super().exec(sandbox_id, command, output)
 
 
-class TakesACutForAnOutage(FakeProvider):
-    """A command whose connection broke may be run again, it says, although it ran."""
+class CutsLongOutput(FakeProvider):
+    """After 4 MiB the rest of the output is dropped."""
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        try:
+        left = 4 << 20
+
+        async def cut(stream: StreamName, chunk: bytes) -> None:
+            nonlocal left
+            await output(stream, chunk[:left])
+            left -= len(chunk[:left])
+
+        return await super().exec(sandbox_id, command, cut)
+
+
+class RunsOneAtATime(FakeProvider):
+    """Commands wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = anyio.Lock()
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        async with self._turn:
             return await super().exec(sandbox_id, command, output)
-        except OutcomeUnknownError as error:
-            raise ProviderUnavailableError(str(error)) from error
+
+
+class GivesUpOnSilence(FakeProvider):
+    """A command that says nothing for a second has ended."""
+
+    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+        end = Exit(0, Ending.EXITED)
+        with anyio.CancelScope() as scope:
+
+            async def heard(stream: StreamName, chunk: bytes) -> None:
+                scope.deadline = anyio.current_time() + 1
+                await output(stream, chunk)
+
+            end = await super().exec(sandbox_id, command, heard)
+        return end
+
+
+class ReadsOldFiles(FakeProvider):
+    """A file reads as it was when it was last written by a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._written: dict[str, bytes] = {}
+
+    async def write_file(
+        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
+    ) -> None:
+        self._written[path] = data
+        await super().write_file(sandbox_id, path, data, mode=mode)
+
+    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
+        return self._written.get(path, b"")
+
+
+class ForgetsModes(FakeProvider):
+    """A file's mode is not what was asked for."""
+
+    async def write_file(
+        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
+    ) -> None:
+        await super().write_file(sandbox_id, path, data, mode=None)
+
+
+class ShowsSecrets(FakeProvider):
+    """Secrets are among the tags."""
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        async for info in super().list(tags):
+            secrets = self._box(info.id).spec.secrets
+            yield replace(info, tags={**info.tags, **secrets})
+
+
+class LivesTooLong(FakeProvider):
+    """A lifetime is three times what was asked for."""
+
+    async def renew(self, sandbox_id: str, lifetime: float) -> None:
+        await super().renew(sandbox_id, 3 * lifetime)
+
+
+class ListsEverything(FakeProvider):
+    """Listing by tags gives every sandbox."""
+
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        async for info in super().list({}):
+            yield info
+
+
+class InheritsTheEnvironment(FakeProvider):
+    """A sandbox gets the variables and secrets of the one whose snapshot it starts from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._env: dict[str, Mapping[str, str]] = {}
+
+    async def create(self, spec: SandboxSpec) -> str:
+        inherited = self._env.get(spec.snapshot or "", {})
+        return await super().create(replace(spec, env={**inherited, **spec.env}))
+
+    # Any: the options of the method that it overrides.
+    async def take_snapshot(self, sandbox_id: str, **options: Any) -> SnapshotInfo:
+        box = self._box(sandbox_id)
+        info = await super().take_snapshot(sandbox_id, **options)
+        self._env[info.id] = {**box.spec.env, **box.spec.secrets}
+        return info
+
+
+class SharesWrites(FakeProvider):
+    """Sandboxes of one snapshot have the same files, not copies of them."""
+
+    def _copy(self, source: Path, target: Path) -> None:
+        subprocess.run(["cp", "-al", "--", f"{source}/.", str(target)], check=True)
+
+
+class LosesDeletions(FakeProvider):
+    """A snapshot has the files of its parent as well, those that were deleted included."""
+
+    # Any: the options of the method that it overrides.
+    async def take_snapshot(self, sandbox_id: str, **options: Any) -> SnapshotInfo:
+        parent = self._box(sandbox_id).spec.snapshot
+        info = await super().take_snapshot(sandbox_id, **options)
+        if parent is not None:
+            source, target = self._snapshots[parent][1], self._snapshots[info.id][1]
+            subprocess.run(["cp", "-an", "--", f"{source}/.", str(target)], check=True)
+        return info
+
+
+class LosesLinksAndModes(FakeProvider):
+    """A snapshot is a plain copy of the names and contents."""
+
+    def _copy(self, source: Path, target: Path) -> None:
+        subprocess.run(["cp", "-rP", "--", f"{source}/.", str(target)], check=True)
+
+
+class KeepsOnRunning(FakeProvider):
+    """Programs run on while a snapshot is taken."""
+
+    async def _stop(self, box: _Box) -> None:
+        """Stop nothing."""
+
+    def _copy(self, source: Path, target: Path) -> None:
+        # A file that a program deletes meanwhile makes `cp` fail, not this mutant.
+        subprocess.run(["cp", "-a", "--", f"{source}/.", str(target)], check=False)
+        late, copied = (folder / "workspace" / "b" for folder in (source, target))
+        if late.exists() and any(box.folder == source for box in self._boxes.values()):
+            end = time.monotonic() + 10
+            while late.read_bytes() == copied.read_bytes() and time.monotonic() < end:
+                time.sleep(0.05)
+            time.sleep(0.3)
+            copied.write_bytes(late.read_bytes())
+
+
+class TakesAnyKind(FakeProvider):
+    """A snapshot of files is given for one of memory."""
+
+    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+        """Refuse nothing."""
+
+
+class DeletesWhatIsUsed(FakeProvider):
+    """A snapshot is deleted while a sandbox runs from it."""
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        for box in self._boxes.values():
+            box.spec = replace(box.spec, snapshot=None)
+        await super().delete_snapshot(snapshot_id)
+
+
+class KillsAtResume(FakeProvider):
+    """The programs of a paused sandbox are gone after it is resumed."""
+
+    async def resume(self, sandbox_id: str) -> None:
+        await self._kill(f"box:{self._box(sandbox_id).folder}", None)
+        await super().resume(sandbox_id)
 
 
 def _holds(pid: str, folder: str) -> bool:

@@ -40,23 +40,6 @@ DIFFERS = {
 class Gvisor(ProviderConformance):
     """The contract, and what gVisor does otherwise."""
 
-    in_each_run = frozenset(
-        {
-            "test_a_command_past_its_timeout_timed_out",
-            "test_an_exposed_port_serves_clients_of_this_machine",
-            "test_another_process_uses_it",
-            "test_commands_have_no_capabilities",
-            "test_memory_is_bounded",
-            "test_namespaces_and_mounts_are_refused",
-            "test_network_none_has_a_loopback_interface_only",
-            "test_pty_can_be_resized",
-            "test_signals_do_not_end_the_first_process",
-            "test_stop_ends_its_processes",
-            "test_the_first_process_cannot_be_traced_or_read",
-        }
-    )
-    """The checks of what differs most from runc; `make nightly` runs the whole contract."""
-
     @pytest.fixture(autouse=True)
     def stated(self, request: pytest.FixtureRequest) -> None:
         """Skip a check that is known not to hold."""

@@ -1,10 +1,9 @@
-"""The kubernetes provider shows every behaviour, on a real cluster; `make test-cluster-contract` runs most checks."""
+"""The kubernetes provider shows every behaviour, on a real cluster."""
 
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 from unittest import mock
 
 import pytest
@@ -15,7 +14,6 @@ from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
-from tests.conformance.conftest import ON_CLUSTER
 from tests.conformance.hooks import _shut
 from tests.kubernetes.here import IMAGE, new_claim, new_namespace, require_cluster
 
@@ -85,16 +83,6 @@ class TestKubernetes(KubernetesHooks, ProviderConformance):
     spec = "sandboxkit.providers.kubernetes:KubernetesProvider"
     image = IMAGE
     other_user = "nobody"
-    before_test_cluster = ON_CLUSTER
-    at_night: ClassVar = frozenset(
-        {
-            "test_a_fork_counts_and_is_stopped_like_any_sandbox",
-            "test_deletions_are_kept_through_a_chain_of_snapshots",
-            "test_every_file_can_be_changed_in_a_fork",
-            "test_the_details_of_files_are_kept",
-        }
-    )
-    """tests/kubernetes/test_snapshots.py shows each time what a snapshot keeps."""
 
     @classmethod
     def make_provider(cls) -> Provider:

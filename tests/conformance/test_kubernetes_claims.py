@@ -1,12 +1,8 @@
-"""Claims on a warm pool show every behaviour, in pods of a real cluster.
-
-`make test-cluster-contract` runs what differs from bare pods, and `make nightly` the rest.
-"""
+"""Claims on a warm pool show every behaviour, in pods of a real cluster."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 from unittest import mock
 
 import pytest
@@ -88,27 +84,6 @@ class TestKubernetesClaims(ClaimHooks, ProviderConformance):
     silence_bound = 30.0
     """7 s of silence until another connection is tried and 7 s on that; then a node may be asked."""
     spec = "sandboxkit.providers.kubernetes:KubernetesProvider"
-    before_test_cluster = ()
-    in_each_run: ClassVar = frozenset(
-        {
-            "test_the_first_use_starts_it",
-            "test_stop_removes_it",
-            "test_stop_ends_its_processes",
-            "test_stop_during_the_start_leaves_nothing",
-            "test_exec_in_an_ended_sandbox_is_a_typed_error",
-            "test_the_lifetime_ends_it",
-            "test_the_lifetime_ends_a_running_command",
-            "test_renew_extends_the_lifetime",
-            "test_renew_may_shorten_the_lifetime",
-            "test_tags_are_stored_completely",
-            "test_several_tags_are_all_required",
-            "test_another_process_stops_it",
-            "test_a_cancelled_start_leaves_nothing_and_frees_its_slot",
-            "test_a_lost_connection_has_no_status",
-            "test_memory_is_bounded",
-        }
-    )
-    """What differs from bare pods: how sandboxes are made, found and ended, and what is refused."""
 
     @classmethod
     def make_provider(cls) -> Provider:

@@ -32,7 +32,7 @@ from sandboxkit.testing.conformance import (
 )
 from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
-from tests.conformance import mutants, port_mutants, weakened, weakened_mounts
+from tests.conformance import mutants, port_mutants, weakened
 from tests.conformance.hooks import FakeHooks
 
 _TREES = {**kill._TREES, **kill._HIDDEN}
@@ -48,22 +48,16 @@ FAILURES = (
 """How a check fails; any other error means that the check itself is broken."""
 
 
-def cases() -> list[tuple[type[Provider], str, str | None]]:
-    """The mutants of `mutants.toml`, each with a check that fails on it, and the tree that it kills."""
-    modules = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())
-    found: list[tuple[type[Provider], str, str | None]] = []
-    for name, module in modules.items():
-        place = testing if name == "fake" else import_module(f"tests.conformance.{name}")
-        for mutant, checks in module.items():
-            for check, _, tree in (each.rstrip("]").partition("[") for each in checks):
-                found.append((getattr(place, mutant), check, tree or None))
-    return found
-
-
-CASES = cases()
+CASES = [
+    (module, mutant, *each.rstrip("]").partition("[")[::2])
+    for module, found in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text()).items()
+    for mutant, checks in found.items()
+    for each in checks
+]
+"""Where each mutant is, its name, a check that fails on it, and the tree that it kills, if it is about one."""
 
 # One look may find everything, on a machine that is busy enough.
-_CHANCES: dict[type[Provider], int] = {mutants.KillsInOneSweep: 5}
+_CHANCES = {"KillsInOneSweep": 5}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -118,24 +112,27 @@ def _working_in(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("mutant", "check", "tree"),
+    ("module", "name", "check", "tree"),
     # What forks faster than a mutant kills takes the processes that other tests need.
     [
-        pytest.param(*case, marks=pytest.mark.alone) if case[0] in _CHANCES else case
+        pytest.param(*case, marks=pytest.mark.alone) if case[1] in _CHANCES else case
         for case in CASES
     ],
-    ids=[f"{mutant.__name__}-{check}-{tree}" for mutant, check, tree in CASES],
+    ids=[f"{name}-{check}-{tree or None}" for _, name, check, tree in CASES],
 )
 def test_the_check_fails_on_its_mutant(
-    mutant: type[Provider],
+    module: str,
+    name: str,
     check: str,
-    tree: str | None,
+    tree: str,
     folders: list[Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_base.until, "__defaults__", (3.0,))
-    for module, name, seconds in (
+    place = testing if module == "fake" else import_module(f"tests.conformance.{module}")
+    mutant = getattr(place, name)
+    for part, constant, seconds in (
         (execs, "DEADLINE", 5.0),
         (neighbours, "DEADLINE", 5.0),
         (ports, "DEADLINE", 2.0),
@@ -143,10 +140,10 @@ def test_the_check_fails_on_its_mutant(
         (starts, "_UNDONE", 3.0),
         (transfers, "_SETTLED", 1.0),
     ):
-        monkeypatch.setattr(module, name, seconds)
+        monkeypatch.setattr(part, constant, seconds)
     if issubclass(mutant, port_mutants.Patched):
-        for owner, name, replacement in mutant.patches:
-            monkeypatch.setattr(owner, name, replacement)
+        for owner, attribute, replacement in mutant.patches:
+            monkeypatch.setattr(owner, attribute, replacement)
 
     class Suite(FakeHooks, ProviderConformance):
         silence_bound = 4.0
@@ -159,7 +156,7 @@ def test_the_check_fails_on_its_mutant(
     # In a store of the test's own, and before the provider looks for it.
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
     dataset, mounts = None, {}
-    if mutant.__module__ == weakened_mounts.__name__:
+    if module == "weakened_mounts":
         dataset = example_dataset(tmp_path / "dataset")
         mounts = {"/data": dataset, "/workspace/given": dataset}
     provider = mutant()
@@ -179,7 +176,7 @@ def test_the_check_fails_on_its_mutant(
             "taking": session,
             "each": session,
             "pausing": session,
-            "tree": _TREES.get(tree or ""),
+            "tree": _TREES.get(tree),
             "large": _large(tmp_path),
             "end": "close",
             "delay": 0.05,
@@ -188,16 +185,16 @@ def test_the_check_fails_on_its_mutant(
             "folder": f"/workspace/{_base.token()}",
         }
         method = getattr(Suite(), check)
-        arguments = {name: values[name] for name in inspect.signature(method).parameters}
+        arguments = {each: values[each] for each in inspect.signature(method).parameters}
         if "folder" in arguments:
             sandbox.exec(["mkdir", str(values["folder"])], check=True).result(30)
-        for _ in range(_CHANCES.get(mutant, 1)):
+        for _ in range(_CHANCES.get(name, 1)):
             try:
                 method(**arguments)
             except FAILURES:
                 break
         else:
-            pytest.fail(f"{check} passes on {mutant.__name__}")
+            pytest.fail(f"{check} passes on {name}")
     finally:
         try:
             session.close().result(30)
@@ -209,5 +206,5 @@ def test_the_check_fails_on_its_mutant(
 
 
 def test_every_check_named_here_passes_on_a_good_provider_elsewhere() -> None:
-    missing = {check for _, check, _ in CASES if not hasattr(ProviderConformance, check)}
+    missing = {check for _, _, check, _ in CASES if not hasattr(ProviderConformance, check)}
     assert not missing

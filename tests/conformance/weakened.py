@@ -1,7 +1,6 @@
 """Local sandboxes with one wall taken out each: where a fake one would harm this machine."""
 
 import asyncio
-import dataclasses
 import functools
 import os
 import shutil
@@ -10,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +17,7 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import LocalProvider, _arguments, _layout, _provider
 from sandboxkit.types import Command, Exit, SandboxSpec
+from tests.conformance.changed import making
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,32 +46,14 @@ class Weakened(LocalProvider):
             return await super().create(spec)
 
 
-class IgnoresThePidsLimit(LocalProvider):
-    """A sandbox may start many more processes than was asked for."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(dataclasses.replace(spec, pids=1000))
-
-
-class IgnoresTheMemoryLimit(LocalProvider):
-    """A sandbox may use much more memory than was asked for."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(dataclasses.replace(spec, memory_mb=4096))
-
-
-class IgnoresTheDiskLimit(LocalProvider):
-    """A sandbox may write much more than was asked for."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(dataclasses.replace(spec, disk_mb=512))
-
-
-class OpensTheNetwork(LocalProvider):
-    """A sandbox is on the network although none was asked for."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(dataclasses.replace(spec, network="internet"))
+IgnoresThePidsLimit = making(lambda spec: replace(spec, pids=1000), LocalProvider)
+"""A sandbox may start many more processes than was asked for."""
+IgnoresTheMemoryLimit = making(lambda spec: replace(spec, memory_mb=4096), LocalProvider)
+"""A sandbox may use much more memory than was asked for."""
+IgnoresTheDiskLimit = making(lambda spec: replace(spec, disk_mb=512), LocalProvider)
+"""A sandbox may write much more than was asked for."""
+OpensTheNetwork = making(lambda spec: replace(spec, network="internet"), LocalProvider)
+"""A sandbox is on the network although none was asked for."""
 
 
 class SharesItsFiles(Weakened):

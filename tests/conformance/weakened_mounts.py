@@ -1,10 +1,10 @@
 """Local sandboxes whose mounts are wrong in one way each."""
 
 import builtins
-import dataclasses
 import os
 import secrets
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +15,7 @@ from sandboxkit import Volume
 from sandboxkit.provider import DatasetStore
 from sandboxkit.providers.local import LocalProvider, _layout
 from sandboxkit.types import SandboxSpec
+from tests.conformance.changed import making
 from tests.conformance.weakened import private_folder
 
 
@@ -117,15 +118,6 @@ class ShowsTheStore(RewritesMounts):
         root.bind(str(source))
 
 
-class MountsOnce(RewritesMounts):
-    """A dataset is mounted at the last of its mount points only."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        points = {digest: point for point, digest in spec.mounts.items()}
-        mounts = {point: digest for digest, point in points.items()}
-        return await super().create(dataclasses.replace(spec, mounts=mounts))
-
-
 class MountsTheWorkdirReadOnly(RewritesMounts):
     """A sandbox with a mount is read-only as a whole."""
 
@@ -134,11 +126,25 @@ class MountsTheWorkdirReadOnly(RewritesMounts):
         root.after += ["--remount-ro", "/"]
 
 
-class IgnoresMounts(LocalProvider):
-    """A sandbox has no mounts, although it was asked for them."""
+def _mounted_once(spec: SandboxSpec) -> SandboxSpec:
+    points = {digest: point for point, digest in spec.mounts.items()}
+    return replace(spec, mounts={point: digest for digest, point in points.items()})
 
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(dataclasses.replace(spec, mounts={}))
+
+def _with_volume(spec: SandboxSpec, volume: Volume) -> SandboxSpec:
+    return replace(spec, mounts=dict.fromkeys(spec.mounts, volume.source))
+
+
+MountsOnce = making(_mounted_once, RewritesMounts)
+"""A dataset is mounted at the last of its mount points only."""
+IgnoresMounts = making(lambda spec: replace(spec, mounts={}), LocalProvider)
+"""A sandbox has no mounts, although it was asked for them."""
+ForgetsVolumes = making(
+    lambda spec: _with_volume(spec, Volume(secrets.token_hex(8))), LocalProvider
+)
+"""Each sandbox has a new volume."""
+HasOneVolume = making(lambda spec: _with_volume(spec, Volume("one")), LocalProvider)
+"""All volumes are the same."""
 
 
 class RemovesMountedDatasets(LocalProvider):
@@ -150,20 +156,6 @@ class RemovesMountedDatasets(LocalProvider):
         for path in () if dry_run else stored:
             shutil.rmtree(path)
         return [f"sha256:{path.name}" for path in stored]
-
-
-class ForgetsVolumes(LocalProvider):
-    """Each sandbox has a new volume."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(_with_volume(spec, Volume(secrets.token_hex(8))))
-
-
-class HasOneVolume(LocalProvider):
-    """All volumes are the same."""
-
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(_with_volume(spec, Volume("one")))
 
 
 class GivesVolumesToTheirMaker(LocalProvider):
@@ -198,10 +190,6 @@ class KeepsRemovedVolumes(LocalProvider):
 
     async def remove_volume(self, name: str) -> None:
         self._removed.add(name)
-
-
-def _with_volume(spec: SandboxSpec, volume: Volume) -> SandboxSpec:
-    return dataclasses.replace(spec, mounts=dict.fromkeys(spec.mounts, volume.source))
 
 
 def _copy(source: Path, *, writable: bool) -> Path:

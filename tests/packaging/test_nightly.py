@@ -1,9 +1,7 @@
-"""What `make test` leaves to `make nightly` is not what shows that something is weakened."""
+"""What CI leaves to `make nightly` is not what shows that something is weakened."""
 
 from pathlib import Path
 
-from sandboxkit.testing.conformance import ProviderConformance
-from tests.conformance.conftest import ON_CLUSTER, ON_VENDORS
 from tests.conformance.test_mutants import CASES
 from tests.mutants_table import BEGIN, END, chosen, table
 
@@ -19,18 +17,3 @@ def test_the_document_has_what_the_smaller_suite_shows() -> None:
     fewer -= {test for test in tests if "test_a_missing_step_is_detected[kill]" in test}
     assert f"| {len(CASES) - 2} of {len(CASES)} |" in table(fewer)
     assert "| 17 of 18 |" in table(fewer)
-
-
-def test_a_check_of_a_list_runs_on_each_vendor_or_on_the_cluster() -> None:
-    listed = ON_VENDORS | ON_CLUSTER
-    assert {name for name in listed if not hasattr(ProviderConformance, name)} == set()
-    tests = {test.partition("[")[0] for test in chosen()}
-    for suite, on in {
-        "daytona::TestDaytona": ON_VENDORS,
-        "e2b::TestE2B": ON_VENDORS,
-        "modal::TestModal": ON_VENDORS,
-        "kubernetes::TestKubernetes": ON_CLUSTER,
-    }.items():
-        name, _, kind = suite.partition("::")
-        begin = f"tests/conformance/test_{name}.py::{kind}::"
-        assert {test.removeprefix(begin) for test in tests if test.startswith(begin)} == on

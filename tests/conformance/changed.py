@@ -1,0 +1,212 @@
+"""Providers that change one thing on its way: a spec, a command, its output or its end."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from sandboxkit.errors import (
+    CommandStartError,
+    OutcomeUnknownError,
+    ProviderUnavailableError,
+)
+from sandboxkit.provider import Output, Provider, StreamName
+from sandboxkit.testing._tree import members, signal_process
+from sandboxkit.testing.fake import FakeProvider, _Box
+from sandboxkit.types import (
+    Command,
+    Ending,
+    Exit,
+    PtySize,
+    SandboxSpec,
+    StdinItem,
+)
+
+
+# Any: a class made with `type` has no methods of its own for a type checker.
+def making(change: Callable[[SandboxSpec], SandboxSpec], base: Any = FakeProvider) -> Any:
+    """A provider that makes another sandbox than it was asked for."""
+
+    async def create(self: Provider, spec: SandboxSpec) -> str:
+        made: str = await base.create(self, change(spec))
+        return made
+
+    return type("Making", (base,), {"create": create})
+
+
+def killing(kill: Callable[[FakeProvider, str, int], Awaitable[None]]) -> type[FakeProvider]:
+    """A provider that kills in its own way the command of a leader that was cancelled."""
+
+    class Killing(FakeProvider):
+        async def _kill(self, mark: str, leader: int | None) -> None:
+            await (super()._kill(mark, None) if leader is None else kill(self, mark, leader))
+
+    return Killing
+
+
+def starting(change: Callable[[FakeProvider, str, Command], Command]) -> type[FakeProvider]:
+    """A provider that starts another command in a sandbox than it was given."""
+
+    class Starting(FakeProvider):
+        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+            return await super().exec(sandbox_id, change(self, sandbox_id, command), output)
+
+    return Starting
+
+
+def ending(change: Callable[[Exit], Exit]) -> type[FakeProvider]:
+    """A provider whose commands end otherwise than they did."""
+
+    class EndingOtherwise(FakeProvider):
+        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+            return change(await super().exec(sandbox_id, command, output))
+
+    return EndingOtherwise
+
+
+def showing(
+    change: Callable[[StreamName, bytes], tuple[StreamName, bytes]],
+) -> type[FakeProvider]:
+    """A provider that passes on other output than there is."""
+
+    class Showing(FakeProvider):
+        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+            async def changed(stream: StreamName, chunk: bytes) -> None:
+                await output(*change(stream, chunk))
+
+            return await super().exec(sandbox_id, command, changed)
+
+    return Showing
+
+
+def failing(
+    kind: type[BaseException], answer: Callable[[BaseException], Exit]
+) -> type[FakeProvider]:
+    """A provider that has another answer where a command fails so."""
+
+    class Failing(FakeProvider):
+        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+            try:
+                return await super().exec(sandbox_id, command, output)
+            except kind as error:
+                return answer(error)
+
+    return Failing
+
+
+def importing(code: str) -> type[FakeProvider]:
+    """A provider whose Python programs run this code first."""
+
+    class Importing(FakeProvider):
+        def _base_env(self, box: _Box) -> dict[str, str]:
+            (box.folder / "sitecustomize.py").write_text(code)
+            return {**super()._base_env(box), "PYTHONPATH": str(box.folder)}
+
+    return Importing
+
+
+async def _kill_leader(_: FakeProvider, mark: str, leader: int) -> None:
+    os.kill(leader, signal.SIGKILL)
+
+
+async def _kill_group(_: FakeProvider, mark: str, leader: int) -> None:
+    os.killpg(leader, signal.SIGKILL)
+
+
+async def _kill_box(provider: FakeProvider, mark: str, leader: int) -> None:
+    await FakeProvider._kill(provider, mark.rpartition(":")[0], leader)
+
+
+async def _kill_once(_: FakeProvider, mark: str, leader: int) -> None:
+    for pid in members(mark, leader):
+        signal_process(pid, signal.SIGKILL)
+
+
+async def _kill_late(provider: FakeProvider, mark: str, leader: int) -> None:
+    await anyio.sleep(6)
+    await FakeProvider._kill(provider, mark, leader)
+
+
+KillsTheLeaderOnly = killing(_kill_leader)
+"""Cancelling a command kills its first process and leaves its children."""
+KillsTheGroupOnly = killing(_kill_group)
+"""Cancelling a command leaves children that called setsid."""
+KillsTheNeighbours = killing(_kill_box)
+"""Cancelling a command kills every command of the sandbox."""
+KillsInOneSweep = killing(_kill_once)
+"""Cancelling a command kills what a single look at the process table shows of it."""
+KillsLate = killing(_kill_late)
+"""Cancelling a command takes its time, as a vendor that polls does."""
+
+IgnoresTheSnapshot = making(lambda spec: replace(spec, snapshot=None))
+"""A sandbox starts without the files that were asked for."""
+ForgetsSecrets = making(lambda spec: replace(spec, secrets={}))
+"""Commands do not see the secrets."""
+
+DropsInput = starting(lambda *given: replace(given[-1], stdin=None))
+"""Every command's input is empty."""
+IgnoresResizes = starting(
+    lambda *given: replace(given[-1], stdin=given[-1].stdin and _without_sizes(given[-1].stdin))
+)
+"""A terminal keeps its first size."""
+
+TakesSignalsForExits = ending(lambda end: replace(end, ending=Ending.EXITED))
+"""A command that a signal killed is said to have exited."""
+
+SwallowsCancellation = failing(asyncio.CancelledError, lambda _: Exit(137, Ending.SIGNAL))
+"""A cancelled command is killed, and then reported as if it had ended by itself."""
+AnswersLikeAShell = failing(CommandStartError, lambda _: Exit(127))
+"""A command that was not started has a status."""
+TakesACutForAStatus = failing(OutcomeUnknownError, lambda _: Exit(255))
+"""A command whose connection broke has a status, as with ssh."""
+
+SaysNothing = showing(lambda stream, chunk: (stream, b""))
+"""No command has output."""
+WritesAsATerminal = showing(lambda stream, chunk: (stream, chunk.replace(b"\n", b"\r\n")))
+"""Every line feed comes with a carriage return."""
+MergesTheStreams = showing(lambda stream, chunk: ("stdout", chunk))
+"""What is written to stderr is stdout."""
+
+WaitsForTheNetwork = importing(
+    "import socket, time\n"
+    "def hang(*_, **__): time.sleep(12); raise OSError\n"
+    "socket.create_connection = hang\n"
+)
+"""Connecting to somewhere without a network hangs until it is given up."""
+ReachesTheInternet = importing(
+    "import socket\nsocket.create_connection = lambda *_: socket.socket()\n"
+)
+"""Whatever is connected to answers."""
+
+
+@starting
+def LosesInputBesideOthers(provider: FakeProvider, sandbox_id: str, command: Command) -> Command:
+    """Input is for whichever process of the sandbox was there first, as with one vendor."""
+    busy = members(f"box:{provider._box(sandbox_id).folder}", None)
+    return replace(command, stdin=None) if busy else command
+
+
+@ending
+def TakesStatusesForSignals(end: Exit) -> Exit:
+    """A status above 128 is reported as a signal, and 137 as the kernel's for want of memory."""
+    if end.status == 137:
+        return replace(end, ending=Ending.OUT_OF_MEMORY)
+    return replace(end, ending=Ending.SIGNAL) if end.status else end
+
+
+def _outage(error: BaseException) -> Exit:
+    raise ProviderUnavailableError(str(error)) from error
+
+
+TakesACutForAnOutage = failing(OutcomeUnknownError, _outage)
+"""A command whose connection broke may be run again, it says, although it ran."""
+
+
+async def _without_sizes(items: AsyncIterable[StdinItem]) -> AsyncIterator[StdinItem]:
+    async for item in items:
+        if not isinstance(item, PtySize):
+            yield item
