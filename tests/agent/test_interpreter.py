@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -49,7 +50,7 @@ class PythonBox(Commands[Provider]):
         assert (run.status, run.stderr) == (0, b""), run.stderr
         return run.stdout.decode().strip()
 
-    async def both(self, code: str, *args: str, **options: object) -> list[Run]:
+    async def both(self, code: str, *args: str, **options: Any) -> list[Run]:  # Any: as for job
         """The outcomes as a job and as a command."""
         job = await self.job(code, *args, **options)
         return [job, await self.exec(PYTHON, "-I", "-c", code, *args, **options)]

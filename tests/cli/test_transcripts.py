@@ -108,5 +108,5 @@ def test_a_session_prints_its_transcript(
     outputs = re.split(rf"{_END}(\d+)\n", done.stdout)
     errors = done.stderr.split(f"{_END}\n")
     assert len(errors) == len(steps) + 1, done.stderr
-    for step, *seen, status in zip(steps, outputs[::2], errors, outputs[1::2], strict=False):
-        step.check(*seen, int(status))
+    for step, out, error, status in zip(steps, outputs[::2], errors, outputs[1::2], strict=False):
+        step.check(out, error, int(status))

@@ -151,7 +151,8 @@ def test_the_check_fails_on_its_mutant(
 
         @classmethod
         def make_provider(cls) -> Provider:
-            return mutant()
+            made: Provider = mutant()
+            return made
 
     # In a store of the test's own, and before the provider looks for it.
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))

@@ -156,7 +156,11 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(
         else:
             first.cancel()
 
-    on_the_loop(lambda: (provider.gate.set(), turn(ahead + hops)))
+    def begin() -> None:
+        provider.gate.set()
+        turn(ahead + hops)
+
+    on_the_loop(begin)
     until(lambda: len(others) == 2, "another caller has come", 60)
     for other in others:
         assert other.result(60).stdout == "other\n"

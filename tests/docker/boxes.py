@@ -51,7 +51,7 @@ class Boxes(Generic[P]):
         self._providers.append(self._make(**options))
         return self._providers[-1]
 
-    async def start(self, by: P | None = None, **spec: Any) -> Box:
+    async def start(self, by: Provider | None = None, **spec: Any) -> Box:
         """Start a sandbox with a provider, or with one of its own; it is deleted in the end."""
         by = by or self.provider()
         self._started.append(Box(by, await by.create(SandboxSpec(**self._spec | spec))))

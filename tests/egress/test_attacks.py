@@ -57,7 +57,9 @@ def test_the_headers_are_added_here_and_are_nowhere_inside(
 
 def test_its_own_header_is_replaced(world: World, secure: Origin, authority: Authority) -> None:
     network = world.rules(credentials=[credential(secure)], tls=authority.client)
-    request = asked("API.test.Internal", "/v1/models", headers="authorization: mine\r\nX_TEAM: blue\r\n")
+    request = asked(
+        "API.test.Internal", "/v1/models", headers="authorization: mine\r\nX_TEAM: blue\r\n"
+    )
     request = request.replace("Host: API.test.Internal", "Host: api.test.internal")
     with Session("local", network=network) as session:
         assert exchange(session.sandbox(), request).startswith(b"HTTP/1.1 200 ")

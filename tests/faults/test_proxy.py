@@ -262,7 +262,7 @@ def test_a_planned_answer_is_given_and_the_request_does_not_pass(web: Web, size:
 
 
 def test_faults_of_one_request_on_a_kept_connection_leave_the_others(web: Web) -> None:
-    planned = {1: faults.Drop(), 3: faults.Half(900)}
+    planned: dict[int, faults.Fault] = {1: faults.Drop(), 3: faults.Half(900)}
     with client(web, lambda r: planned.get(r.number)) as made:
         assert ask(made, "/first", b"1") == b"1"
         with pytest.raises(http.client.RemoteDisconnected):

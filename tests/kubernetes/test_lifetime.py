@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from contextlib import aclosing
-from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -196,7 +195,7 @@ async def test_no_fault_of_a_program_loses_a_command_or_runs_it_twice(
             for number in range(3):
                 group.start_soon(run, f"{program}-{number}")
             await anyio.sleep(0.5)  # wherever the commands are when it happens
-            await anyio.to_thread.run_sync(outage, cast(Program, program))
+            await anyio.to_thread.run_sync(outage, program)
     await run("count", "for f in ran-*; do echo ${f#ran-} $(wc -l <$f); done")
     for name, lines in map(str.split, found.pop("count")[1].splitlines()):
         assert (found[name], int(lines)) == (_EXACT, 20) or (

@@ -137,7 +137,7 @@ def test_partial_copies_are_not_mounted(
     (folder / "second").write_bytes(b"x" * 4_000_000)
     environment = {**os.environ, "SANDBOXKIT_KUBERNETES_LEASE": "8"}
     before = {pod["metadata"]["name"] for pod in found_cluster.pods(room)}
-    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["killed"], folder], subprocess.PIPE
+    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["killed"], str(folder)], subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, text=True, env=environment) as client:
         parent = store / "sandboxkit" / "datasets"
         wait_until(
@@ -166,7 +166,7 @@ def test_partial_copies_are_not_mounted(
 
 
 def test_clients_filling_at_once_leave_one_copy(folder: Path, store: Path) -> None:
-    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["starts"], folder], subprocess.PIPE
+    argv, pipe = [sys.executable, "-c", PROGRAMS["storage"]["starts"], str(folder)], subprocess.PIPE
     clients = [
         subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, bufsize=1) for _ in range(3)
     ]

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, Sandbox, Session, _loop, _machine_semaphore, wait
+from sandboxkit import Operation, ProcessResult, Sandbox, Session, _loop, _machine_semaphore, wait
 from sandboxkit.errors import (
     CapacityError,
-    ProcessResult,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotCleanError,

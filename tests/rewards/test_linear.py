@@ -175,7 +175,9 @@ OUTPUTS: dict[str, Callable[[int], tuple[str, str]]] = {
 
 PARSERS: dict[str, Parser] = {
     "values": Parser(compared, ANSWERS),
-    "outputs": Parser(lambda pair: [same_text(*pair, each) for each in COMPARISONS], OUTPUTS),
+    "outputs": Parser(
+        lambda pair: [same_text(pair[0], pair[1], each) for each in COMPARISONS], OUTPUTS
+    ),
     "extract_code": Parser(extract_code, TEXTS),
     "banned_patterns": Parser(
         lambda code: banned_patterns(code, BANNED),
