@@ -27,13 +27,13 @@ from benchmarks.distance import Distance
 from tests.daytona.server import emulator as daytona
 from tests.e2b.server import emulator as e2b
 from tests.emulators._server import Server
-from tests.emulators.modal.client import ModalEmulator, modal_emulator
+from tests.modal.server import emulator as modal
 
 HERE = Path(__file__).resolve().parent
-EMULATORS: dict[str, Callable[[], AbstractContextManager[Server | ModalEmulator]]] = {
+EMULATORS: dict[str, Callable[..., AbstractContextManager[Server]]] = {
     "e2b": e2b,
     "daytona": daytona,
-    "modal": modal_emulator,
+    "modal": modal,
 }
 
 
@@ -86,18 +86,12 @@ class Traffic:
 class Meter:
     """Counts the traffic of one emulator."""
 
-    def __init__(self, emulator: Server | ModalEmulator, way: Distance) -> None:
+    def __init__(self, emulator: Server, way: Distance) -> None:
         self._emulator, self._way = emulator, way
-        self._calls = 0
 
     def read(self) -> Traffic:
         """Return the traffic since the start."""
-        if isinstance(self._emulator, ModalEmulator):
-            self._calls += sum(self._emulator.ask("calls").values())
-            requests = self._calls
-        else:
-            requests = len(self._emulator.requests)
-        return Traffic(requests, self._way.bytes_up, self._way.bytes_down)
+        return Traffic(len(self._emulator.requests), self._way.bytes_up, self._way.bytes_down)
 
 
 @dataclass
@@ -182,7 +176,7 @@ def distant(vendor: str, latency: float) -> Iterator[Meter]:
 
     The vendor's environment variables point to it. Yields the meter of its traffic.
     """
-    with EMULATORS[vendor]() as emulator:
+    with EMULATORS[vendor]("benchmarks.vendor_calls") as emulator:
         where = urllib.parse.urlsplit(emulator.url)
         assert where.hostname is not None
         assert where.port is not None
@@ -192,7 +186,7 @@ def distant(vendor: str, latency: float) -> Iterator[Meter]:
                 for name, value in os.environ.items()
                 if emulator.url in value
             }
-            if isinstance(emulator, ModalEmulator):
+            if vendor == "modal":
                 emulator.ask("reached_at", url=way.url)
             with mock.patch.dict(os.environ, leading):
                 yield Meter(emulator, way)

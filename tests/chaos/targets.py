@@ -15,6 +15,7 @@ from sandboxkit.providers.local import LocalProvider
 from tests.chaos.calls import TAG, Tally, calling, storm, weather
 from tests.chaos.distant import no_way
 from tests.faults import FaultProxy, Plan
+from tests.modal.server import emulator as modal_emulator
 
 MAIN = ["sh", "-c", "sleep 0.5; exit 3"]
 TIMEOUT = 2.0

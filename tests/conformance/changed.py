@@ -9,22 +9,11 @@ from typing import Any
 
 import anyio
 
-from sandboxkit.errors import (
-    CommandStartError,
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-)
+from sandboxkit.errors import CommandStartError, OutcomeUnknownError, ProviderUnavailableError
 from sandboxkit.provider import Output, Provider, StreamName
 from sandboxkit.testing._tree import members, signal_process
 from sandboxkit.testing.fake import FakeProvider, _Box
-from sandboxkit.types import (
-    Command,
-    Ending,
-    Exit,
-    PtySize,
-    SandboxSpec,
-    StdinItem,
-)
+from sandboxkit.types import Command, Ending, Exit, PtySize, SandboxSpec, StdinItem
 
 
 # Any: a class made with `type` has no methods of its own for a type checker.
@@ -68,9 +57,7 @@ def ending(change: Callable[[Exit], Exit]) -> type[FakeProvider]:
     return EndingOtherwise
 
 
-def showing(
-    change: Callable[[StreamName, bytes], tuple[StreamName, bytes]],
-) -> type[FakeProvider]:
+def showing(change: Callable[[StreamName, bytes], tuple[StreamName, bytes]]) -> type[FakeProvider]:
     """A provider that passes on other output than there is."""
 
     class Showing(FakeProvider):
@@ -147,10 +134,10 @@ IgnoresTheSnapshot = making(lambda spec: replace(spec, snapshot=None))
 ForgetsSecrets = making(lambda spec: replace(spec, secrets={}))
 """Commands do not see the secrets."""
 
-DropsInput = starting(lambda *given: replace(given[-1], stdin=None))
+DropsInput = starting(lambda _provider, _id, command: replace(command, stdin=None))
 """Every command's input is empty."""
 IgnoresResizes = starting(
-    lambda *given: replace(given[-1], stdin=given[-1].stdin and _without_sizes(given[-1].stdin))
+    lambda _provider, _id, command: replace(command, stdin=_without_sizes(command.stdin))
 )
 """A terminal keeps its first size."""
 
@@ -206,7 +193,10 @@ TakesACutForAnOutage = failing(OutcomeUnknownError, _outage)
 """A command whose connection broke may be run again, it says, although it ran."""
 
 
-async def _without_sizes(items: AsyncIterable[StdinItem]) -> AsyncIterator[StdinItem]:
-    async for item in items:
-        if not isinstance(item, PtySize):
-            yield item
+def _without_sizes(items: AsyncIterable[StdinItem] | None) -> AsyncIterator[StdinItem] | None:
+    async def others(items: AsyncIterable[StdinItem]) -> AsyncIterator[StdinItem]:
+        async for item in items:
+            if not isinstance(item, PtySize):
+                yield item
+
+    return None if items is None else others(items)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.hooks import VendorHooks
 
-_CHOSEN = tomllib.loads(Path(__file__).with_name("chosen.toml").read_text())
+CHOSEN = tomllib.loads(Path(__file__).with_name("chosen.toml").read_text())
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -17,6 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and item.cls is not None:
             name, file = item.function.__name__, item.path.stem
             suite = "vendors" if issubclass(item.cls, VendorHooks) else file
-            by_day = _CHOSEN["by_day"].get(file, [name])
-            if name in _CHOSEN["at_night"].get(suite, ()) or name not in by_day:
+            by_day = CHOSEN["by_day"].get(file, [name])
+            if name in CHOSEN["at_night"].get(suite, ()) or name not in by_day:
                 item.add_marker(pytest.mark.nightly)

@@ -6,7 +6,9 @@ import signal
 import socket
 import stat
 import subprocess
-from typing import ClassVar
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -16,27 +18,49 @@ from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.provider import Provider
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers.local._state import StateDir
-from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from tests.hosted.vendor import Vendor
 
 
-class FakeHooks(Conformance):
-    """FakeProvider does both when it is told to."""
+class Hooks(Conformance):
+    """The provider is the one that other processes load."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, FakeProvider)
+    @classmethod
+    def make_provider(cls) -> Provider:
+        module, _, name = cls.spec.partition(":")
+        provider: Provider = getattr(import_module(module), name)()
+        return provider
+
+
+class FakeHooks(Hooks):
+    """FakeProvider falls silent and breaks its connections when it is told to."""
+
+    # Any: a FakeProvider.
+    def freeze(self, provider: Any, sandbox_id: str) -> None:
         Operation(provider.freeze(sandbox_id)).result(DEADLINE)
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, FakeProvider)
+    def thaw(self, provider: Any, sandbox_id: str) -> None:
         Operation(provider.thaw(sandbox_id)).result(DEADLINE)
 
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, FakeProvider)
+    def cut(self, provider: Any, sandbox_id: str) -> None:
         Operation(provider.cut(sandbox_id)).result(DEADLINE)
 
 
-class AgentHooks(Conformance):
+class StoppedHooks(Hooks):
+    """A process of this machine is stopped, on which the sandbox's commands depend."""
+
+    def freeze(self, provider: Provider, sandbox_id: str) -> None:
+        os.kill(self.process(sandbox_id), signal.SIGSTOP)
+
+    def thaw(self, provider: Provider, sandbox_id: str) -> None:
+        os.kill(self.process(sandbox_id), signal.SIGCONT)
+
+    def process(self, sandbox_id: str) -> int:
+        """Return its pid."""
+        raise NotImplementedError
+
+
+class AgentHooks(Hooks):
     """The connection that carries the commands breaks; the owner's, where that is another, holds."""
 
     def cut(self, provider: Provider, sandbox_id: str) -> None:
@@ -45,22 +69,23 @@ class AgentHooks(Conformance):
         async def shut() -> None:
             client = provider._known(sandbox_id).client
             assert client is not None
-            stream = client._link._stream
-            assert stream is not None
-            connection = os.dup(stream.extra(SocketAttribute.raw_socket).fileno())
-            _shut(connection)
+            _shut(os.dup(self.connection(client._link._stream).fileno()))
 
         Operation(shut()).result(DEADLINE)
 
+    # Any: each provider's stream, and what has a descriptor.
+    def connection(self, stream: Any) -> Any:
+        """Return the socket of an agent's stream."""
+        return stream.extra(SocketAttribute.raw_socket)
 
-class LocalHooks(AgentHooks):
+
+class LocalHooks(AgentHooks, StoppedHooks):
     """The agent is stopped from outside; the sandbox's commands run on."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(_agent(sandbox_id), signal.SIGSTOP)
-
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(_agent(sandbox_id), signal.SIGCONT)
+    def process(self, sandbox_id: str) -> int:
+        meta = StateDir().load(sandbox_id)
+        assert meta is not None
+        return [*meta.processes][-1]
 
 
 class DockerHooks(AgentHooks):
@@ -73,7 +98,7 @@ class DockerHooks(AgentHooks):
         subprocess.run(["docker", "unpause", sandbox_id], check=True, capture_output=True)
 
 
-class VendorHooks(Conformance):
+class VendorHooks(StoppedHooks):
     """The vendor is a process of this machine, an emulator, which TCP leads to."""
 
     vendor: ClassVar[tuple[int, str]]
@@ -81,11 +106,8 @@ class VendorHooks(Conformance):
     silence_bound = 25.0
     """7 s of silence until another connection is tried, 7 s on that, a last look; the rest is load."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self.vendor[0], signal.SIGSTOP)
-
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self.vendor[0], signal.SIGCONT)
+    def process(self, sandbox_id: str) -> int:
+        return self.vendor[0]
 
     def cut(self, provider: Provider, sandbox_id: str) -> None:
         port = urlsplit(self.vendor[1]).port
@@ -96,11 +118,8 @@ class VendorHooks(Conformance):
                     _shut(copy, port)
 
 
-class HostedHooks(VendorHooks):
-    """A vendor that gives every sandbox the limits of its image: those cannot be asked for."""
-
-    snapshot_profiles = ("standard",)
-    """The emulators' machines have no root, which strict needs; the vendors' folders have some that do."""
+class RefusesPids(Conformance):
+    """A backend that bounds no sandbox's processes."""
 
     def test_pids_bounds_the_processes(self, session: Session) -> None:
         with pytest.raises(ConfigurationError, match="pids=64"):
@@ -109,15 +128,28 @@ class HostedHooks(VendorHooks):
     def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
         self.test_pids_bounds_the_processes(session)
 
+
+class RefusesLimits(RefusesPids):
+    """A backend that gives every sandbox the limits of its image: those cannot be asked for."""
+
     def test_memory_is_bounded(self, session: Session) -> None:
         with pytest.raises(ConfigurationError, match="memory_mb=128"):
             session.sandbox(memory_mb=128)
 
 
-def _agent(sandbox_id: str) -> int:
-    meta = StateDir().load(sandbox_id)
-    assert meta is not None
-    return [*meta.processes][-1]
+class HostedHooks(VendorHooks, RefusesLimits):
+    """A hosted vendor, at its emulator."""
+
+    hosted: ClassVar[Vendor]
+    snapshot_profiles = ("standard",)
+    """The emulators' machines have no root, which strict needs; the vendors' folders have some that do."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def emulator(cls) -> Iterator[None]:
+        with cls.hosted.running() as server:
+            VendorHooks.vendor = server.process.pid, server.url
+            yield
 
 
 def _shut(descriptor: int, port: int | None = None) -> None:

@@ -19,10 +19,19 @@ leaked: list[Callable[[], Coroutine[Any, Any, None]]] = []  # Any: as asyncio de
 
 
 class Patched(FakeProvider):
-    """A provider for whose test some attributes of other modules are replaced."""
+    """A provider for whose test an attribute of another module is replaced."""
 
-    patches: ClassVar[tuple[tuple[object, str, object], ...]] = ()
-    """The owner, the name and the replacement of each such attribute."""
+    patch: ClassVar[tuple[object, str, object]]
+    """Its owner, its name and its replacement."""
+
+
+def patched(owner: object, name: str, replacement: object) -> type[Patched]:
+    """A provider for whose test this attribute is replaced."""
+
+    class Replacing(Patched):
+        patch = (owner, name, replacement)
+
+    return Replacing
 
 
 class _WithoutEnd(FakeConnection):
@@ -30,10 +39,8 @@ class _WithoutEnd(FakeConnection):
         pass
 
 
-class DropsTheEnd(Patched):
-    """The end of one direction of a connection is not passed on."""
-
-    patches = ((_ports, "FakeConnection", _WithoutEnd),)
+DropsTheEnd = patched(_ports, "FakeConnection", _WithoutEnd)
+"""The end of one direction of a connection is not passed on."""
 
 
 class _Mixed(FakeConnection):
@@ -45,10 +52,8 @@ class _Mixed(FakeConnection):
         return given
 
 
-class MixesConnections(Patched):
-    """A connection receives the data of another one."""
-
-    patches = ((_ports, "FakeConnection", _Mixed),)
+MixesConnections = patched(_ports, "FakeConnection", _Mixed)
+"""A connection receives the data of another one."""
 
 
 class _Repeating(FakeConnection):
@@ -69,7 +74,7 @@ class _Repeating(FakeConnection):
 class RepeatsAfterACut(Patched):
     """What was received last before a link broke is received again."""
 
-    patches = ((_ports, "FakeConnection", _Repeating),)
+    patch = (_ports, "FakeConnection", _Repeating)
 
     async def cut(self, sandbox_id: str) -> None:
         _Repeating.cuts += 1
@@ -80,16 +85,12 @@ async def _without_waiting(stream: ByteStream, writer: asyncio.StreamWriter) -> 
         writer.write(await stream.receive())
 
 
-class BuffersWithoutLimit(Patched):
-    """`expose` reads on from the sandbox while its client reads nothing."""
-
-    patches = ((_pump, "_inward", _without_waiting),)
+BuffersWithoutLimit = patched(_pump, "_inward", _without_waiting)
+"""`expose` reads on from the sandbox while its client reads nothing."""
 
 
-class EndsRefusedConnections(Patched):
-    """A client of `expose` takes a refused connection for one that ended without data."""
-
-    patches = ((_pump, "reset", asyncio.StreamWriter.close),)
+EndsRefusedConnections = patched(_pump, "reset", asyncio.StreamWriter.close)
+"""A client of `expose` takes a refused connection for one that ended without data."""
 
 
 async def _kept_server(
@@ -114,26 +115,18 @@ async def _kept_server(
     return SimpleNamespace(sockets=server.sockets, close=lambda: None)
 
 
-class KeepsExposing(Patched):
-    """The listener of `expose` is not closed."""
-
-    patches = (
-        (
-            _exposed,
-            "asyncio",
-            SimpleNamespace(Queue=asyncio.Queue, start_server=_kept_server),
-        ),
-    )
+KeepsExposing = patched(
+    _exposed, "asyncio", SimpleNamespace(Queue=asyncio.Queue, start_server=_kept_server)
+)
+"""The listener of `expose` is not closed."""
 
 
 async def _stays_open(self: FakePortListener) -> None:
     leaked.append(self._listener.aclose)
 
 
-class KeepsServing(Patched):
-    """The listener of `serve` is not closed."""
-
-    patches = ((FakePortListener, "aclose", _stays_open),)
+KeepsServing = patched(FakePortListener, "aclose", _stays_open)
+"""The listener of `serve` is not closed."""
 
 
 async def _one_by_one(listener: PortListener, to: _served.Carrier, group: TaskGroup) -> None:
@@ -141,10 +134,8 @@ async def _one_by_one(listener: PortListener, to: _served.Carrier, group: TaskGr
         await _served._carry(await listener.accept(), to)
 
 
-class ServesOneByOne(Patched):
-    """`serve` takes a further connection when an earlier one has ended."""
-
-    patches = ((_served, "_accept", _one_by_one),)
+ServesOneByOne = patched(_served, "_accept", _one_by_one)
+"""`serve` takes a further connection when an earlier one has ended."""
 
 
 class AcceptsForNobody(FakeProvider):

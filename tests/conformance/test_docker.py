@@ -4,8 +4,6 @@ import os
 
 import pytest
 
-from sandboxkit.provider import Provider
-from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from tests.conformance.hooks import DockerHooks
 from tests.docker_here import TEST_IMAGE, require_docker
@@ -25,7 +23,3 @@ class TestDocker(DockerHooks, ProviderConformance):
     snapshots_lose = frozenset({"holes", "nanoseconds", "xattrs"})
     silence_bound = 18.0
     """Beside other tests; tests/docker/test_silence.py has what is documented."""
-
-    @classmethod
-    def make_provider(cls) -> Provider:
-        return DockerProvider()

@@ -1,20 +1,18 @@
 """The kubernetes provider shows every behaviour, on a real cluster."""
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, SandboxTerminatedError, Session
-from sandboxkit.provider import Provider
-from sandboxkit.providers.kubernetes import KubernetesProvider
+from sandboxkit import SandboxTerminatedError, Session
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.testing.conformance import ProviderConformance
-from sandboxkit.testing.conformance._base import DEADLINE, Conformance
-from tests.conformance.hooks import _shut
+from sandboxkit.testing.conformance._base import DEADLINE
+from tests.conformance.hooks import AgentHooks, RefusesPids, StoppedHooks
 from tests.kubernetes.here import IMAGE, new_claim, new_namespace, require_cluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -32,32 +30,17 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-class KubernetesHooks(Conformance):
+class KubernetesHooks(AgentHooks, StoppedHooks, RefusesPids):
     """The pod's first process is stopped on its node, which is this machine; the connection of its
     exec call breaks."""
 
     namespace = ""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self._agent(sandbox_id), signal.SIGSTOP)
+    def connection(self, stream: Any) -> Any:
+        assert isinstance(stream, PodExecStream)
+        return stream._socket
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self._agent(sandbox_id), signal.SIGCONT)
-
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, KubernetesProvider)
-
-        async def shut() -> None:
-            client = provider._known(sandbox_id).client
-            assert client is not None
-            stream = client._link._stream
-            assert isinstance(stream, PodExecStream)
-            assert stream._socket is not None
-            _shut(os.dup(stream._socket.fileno()))
-
-        Operation(shut()).result(DEADLINE)
-
-    def _agent(self, sandbox_id: str) -> int:
+    def process(self, sandbox_id: str) -> int:
         """The pid on this machine of the pod's first process."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{sandbox_id}"
         uid: str = require_cluster().request("GET", path)["metadata"]["uid"]
@@ -84,19 +67,7 @@ class TestKubernetes(KubernetesHooks, ProviderConformance):
     image = IMAGE
     other_user = "nobody"
 
-    @classmethod
-    def make_provider(cls) -> Provider:
-        return KubernetesProvider()
-
     # What Kubernetes makes impossible is refused, by the name of the option.
-
-    def test_pids_bounds_the_processes(self, session: Session) -> None:
-        with pytest.raises(ConfigurationError, match="pids=64"):
-            session.sandbox(pids=64)
-
-    def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
-        with pytest.raises(ConfigurationError, match="pids=64"):
-            session.sandbox(pids=64)
 
     def test_a_full_disk_is_a_file_error(self, session: Session, large: Path) -> None:
         sandbox = session.sandbox(disk_mb=16).start().result(DEADLINE)

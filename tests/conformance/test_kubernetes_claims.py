@@ -3,19 +3,19 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, Sandbox, Session
+from sandboxkit import ConfigurationError, Operation, Sandbox
 from sandboxkit.provider import Provider
 from sandboxkit.providers._hosted.install import Found
-from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._exec import PodProgram
 from sandboxkit.testing.conformance import ProviderConformance
-from sandboxkit.testing.conformance._base import DEADLINE, Conformance
+from sandboxkit.testing.conformance._base import DEADLINE
 from sandboxkit.types import SandboxSpec
-from tests.conformance.hooks import _shut
+from tests.conformance.hooks import AgentHooks, RefusesLimits
 from tests.kubernetes.agent_sandbox import POOL, warm_pool
 from tests.kubernetes.here import new_namespace, require_cluster
 
@@ -33,7 +33,7 @@ def pool() -> Iterator[None]:
         yield
 
 
-class ClaimHooks(Conformance):
+class ClaimHooks(AgentHooks, RefusesLimits):
     """The whole container is frozen on its node, which is this machine; the connection of the exec call
     that leads to the agent breaks."""
 
@@ -43,20 +43,10 @@ class ClaimHooks(Conformance):
     def thaw(self, provider: Provider, sandbox_id: str) -> None:
         self._set(sandbox_id, "THAWED", "0")
 
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, KubernetesProvider)
-
-        async def shut() -> None:
-            client = provider._known(sandbox_id).client
-            assert client is not None
-            found = client._link._stream
-            assert isinstance(found, Found)
-            assert isinstance(found._stream, PodProgram)
-            connection = found._stream.stream._socket
-            assert connection is not None
-            _shut(os.dup(connection.fileno()))
-
-        Operation(shut()).result(DEADLINE)
+    def connection(self, stream: Any) -> Any:
+        assert isinstance(stream, Found)
+        assert isinstance(stream._stream, PodProgram)
+        return stream._stream.stream._socket
 
     def _set(self, sandbox_id: str, first: str, second: str) -> None:
         """Set the state of the container's control group, of version 1 or 2."""
@@ -84,22 +74,6 @@ class TestKubernetesClaims(ClaimHooks, ProviderConformance):
     silence_bound = 30.0
     """7 s of silence until another connection is tried and 7 s on that; then a node may be asked."""
     spec = "sandboxkit.providers.kubernetes:KubernetesProvider"
-
-    @classmethod
-    def make_provider(cls) -> Provider:
-        return KubernetesProvider()
-
-    def test_pids_bounds_the_processes(self, session: Session) -> None:
-        with pytest.raises(ConfigurationError, match="pids=64"):
-            session.sandbox(pids=64)
-
-    def test_a_fork_bomb_leaves_a_usable_sandbox(self, session: Session) -> None:
-        with pytest.raises(ConfigurationError, match="pids=64"):
-            session.sandbox(pids=64)
-
-    def test_memory_is_bounded(self, session: Session) -> None:
-        with pytest.raises(ConfigurationError, match="memory_mb=128"):
-            session.sandbox(memory_mb=128)
 
     # The template's policy decides about the network, which this cluster does not enforce.
 

@@ -6,7 +6,6 @@ import pytest
 
 from sandboxkit import Session
 from sandboxkit.provider import Provider
-from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance.silence import SilenceConformance
 from tests.components import require_root
@@ -22,10 +21,6 @@ class _Local(LocalHooks):
     def here(cls) -> None:
         """Skip the contract where no local sandbox can start."""
         require_local()
-
-    @classmethod
-    def make_provider(cls) -> Provider:
-        return LocalProvider()
 
 
 NEED_ROOT = ("test_every_file_can_be_changed_in_a_fork", "test_files_are_kept_as_they_were")

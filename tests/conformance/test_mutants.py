@@ -27,9 +27,7 @@ from sandboxkit.testing.conformance import (
     starts,
     transfers,
 )
-from sandboxkit.testing.conformance import (
-    exec as execs,
-)
+from sandboxkit.testing.conformance import exec as execs
 from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
 from tests.conformance import mutants, port_mutants, weakened
@@ -49,10 +47,10 @@ FAILURES = (
 
 
 CASES = [
-    (module, mutant, *each.rstrip("]").partition("[")[::2])
+    (module, mutant, check, tree)
     for module, found in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text()).items()
     for mutant, checks in found.items()
-    for each in checks
+    for check, _, tree in (each.rstrip("]").partition("[") for each in checks)
 ]
 """Where each mutant is, its name, a check that fails on it, and the tree that it kills, if it is about one."""
 
@@ -95,13 +93,6 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _large(folder: Path) -> Path:
-    path = folder / "large" / "file"
-    path.parent.mkdir()
-    path.write_bytes(bytes(30 << 20))
-    return path
-
-
 def _working_in(folder: Path) -> list[int]:
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
@@ -142,8 +133,7 @@ def test_the_check_fails_on_its_mutant(
     ):
         monkeypatch.setattr(part, constant, seconds)
     if issubclass(mutant, port_mutants.Patched):
-        for owner, attribute, replacement in mutant.patches:
-            monkeypatch.setattr(owner, attribute, replacement)
+        monkeypatch.setattr(*mutant.patch)
 
     class Suite(FakeHooks, ProviderConformance):
         silence_bound = 4.0
@@ -164,26 +154,16 @@ def test_the_check_fails_on_its_mutant(
     session = Session(provider, tags={"conformance": _base.token()}, mounts=mounts)
     try:
         sandbox = session.sandbox().start().result(30)
-        values = {
-            "provider": provider,
-            "session": session,
-            "sandbox": sandbox,
-            "shared": sandbox,
-            "mounting": provider,
-            "mounted": sandbox,
-            "dataset": dataset,
-            "writing": provider,
-            "volume": Volume("test"),
-            "taking": session,
-            "each": session,
-            "pausing": session,
-            "tree": _TREES.get(tree),
-            "large": _large(tmp_path),
-            "end": "close",
-            "delay": 0.05,
-            "tmp_path": tmp_path,
-            "monkeypatch": monkeypatch,
-            "folder": f"/workspace/{_base.token()}",
+        large = tmp_path / "large" / "file"
+        large.parent.mkdir()
+        large.write_bytes(bytes(30 << 20))
+        values: dict[str, object] = {
+            **dict.fromkeys(("provider", "mounting", "writing"), provider),
+            **dict.fromkeys(("session", "taking", "each", "pausing"), session),
+            **dict.fromkeys(("sandbox", "shared", "mounted"), sandbox),
+            **{"dataset": dataset, "volume": Volume("test"), "tree": _TREES.get(tree)},
+            **{"large": large, "tmp_path": tmp_path, "monkeypatch": monkeypatch},
+            **{"end": "close", "delay": 0.05, "folder": f"/workspace/{_base.token()}"},
         }
         method = getattr(Suite(), check)
         arguments = {each: values[each] for each in inspect.signature(method).parameters}

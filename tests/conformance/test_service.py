@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.provider import Provider
-from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE
 from tests.conformance.hooks import VendorHooks
@@ -34,10 +32,6 @@ class ServiceHooks(VendorHooks, ProviderConformance):
     __test__ = False
     backend: str
     spec = "sandboxkit.providers.service:ServiceProvider"
-
-    @classmethod
-    def make_provider(cls) -> Provider:
-        return ServiceProvider()
 
 
 class TestServiceOverLocal(ServiceHooks):

@@ -1,9 +1,11 @@
 """Local sandboxes whose mounts are wrong in one way each."""
 
 import builtins
+import functools
 import os
 import secrets
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,59 +57,58 @@ class RewritesMounts(LocalProvider):
         """Mount the stored dataset `source` at `target`."""
         root.bind(str(source), target)
 
-    def mount_writable(self, root: _layout.Layout, source: Path, target: str) -> None:
-        """Mount a folder so that the sandbox's user may write to it."""
-        root.args += ["--bind", str(source), target]
-        root.sources.append(str(source))
+
+def mounting(
+    copied: Callable[[Path, str], Path], *, writable: bool = False
+) -> type[RewritesMounts]:
+    """A provider that mounts another folder than a stored dataset at a mount point."""
+
+    class Mounting(RewritesMounts):
+        def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
+            folder = copied(source, target)
+            if not writable:
+                super().mount(root, folder, target)
+                return
+            root.args += ["--bind", str(folder), target]
+            root.sources.append(str(folder))
+
+    return Mounting
 
 
-class MountsWritable(RewritesMounts):
-    """Each sandbox can write to a copy of its own."""
-
-    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
-        self.mount_writable(root, _copy(source, writable=True), target)
-
-
-class SharesWrites(RewritesMounts):
-    """All sandboxes write to one copy."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._copies: dict[Path, Path] = {}
-
-    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
-        if source not in self._copies:
-            self._copies[source] = _copy(source, writable=True)
-        self.mount_writable(root, self._copies[source], target)
+def _copy(source: Path, *, writable: bool) -> Path:
+    folder = private_folder() / "copy"
+    shutil.copytree(source, folder, symlinks=writable)
+    for path in (folder, *folder.rglob("*")) if writable else ():
+        if not path.is_symlink():
+            path.chmod(0o777)
+    return folder
 
 
-class MountsAnotherDigest(RewritesMounts):
-    """A mount point shows the first dataset that was mounted there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: dict[str, Path] = {}
-
-    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
-        super().mount(root, self._first.setdefault(target, source), target)
+@functools.cache
+def _one_copy(source: Path, _: str) -> Path:
+    return _copy(source, writable=True)
 
 
-class MountsHalfFilled(RewritesMounts):
-    """A dataset is mounted while it is filled."""
-
-    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
-        copy = private_folder() / "copy"
-        shutil.copytree(source, copy, symlinks=True)
-        largest = max(copy.iterdir(), key=lambda path: path.lstat().st_size)
-        os.truncate(largest, largest.stat().st_size // 2)
-        super().mount(root, copy, target)
+def _half(source: Path, _: str) -> Path:
+    copy = private_folder() / "copy"
+    shutil.copytree(source, copy, symlinks=True)
+    largest = max(copy.iterdir(), key=lambda path: path.lstat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    return copy
 
 
-class FollowsLinks(RewritesMounts):
-    """A mount has copies of files in the place of links."""
+_FIRST: dict[str, Path] = {}
 
-    def mount(self, root: _layout.Layout, source: Path, target: str) -> None:
-        super().mount(root, _copy(source, writable=False), target)
+MountsWritable = mounting(lambda source, _: _copy(source, writable=True), writable=True)
+"""Each sandbox can write to a copy of its own."""
+SharesWrites = mounting(_one_copy, writable=True)
+"""All sandboxes write to one copy."""
+MountsAnotherDigest = mounting(lambda source, target: _FIRST.setdefault(target, source))
+"""A mount point shows the first dataset that was mounted there."""
+MountsHalfFilled = mounting(_half)
+"""A dataset is mounted while it is filled."""
+FollowsLinks = mounting(lambda source, _: _copy(source, writable=False))
+"""A mount has copies of files in the place of links."""
 
 
 class ShowsTheStore(RewritesMounts):
@@ -190,12 +191,3 @@ class KeepsRemovedVolumes(LocalProvider):
 
     async def remove_volume(self, name: str) -> None:
         self._removed.add(name)
-
-
-def _copy(source: Path, *, writable: bool) -> Path:
-    folder = private_folder() / "copy"
-    shutil.copytree(source, folder, symlinks=writable)
-    for path in (folder, *folder.rglob("*")) if writable else ():
-        if not path.is_symlink():
-            path.chmod(0o777)
-    return folder

@@ -1,16 +1,15 @@
 """Whatever goes wrong on the way: a typed error or success in time, and no sandbox left."""
 
 import time
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from sandboxkit import (
     CommandStartError,
     ConfigurationError,
-    Operation,
     ProviderUnavailableError,
-    SandboxError,
+    Sandbox,
     SandboxStartError,
     SandboxTerminatedError,
     Session,
@@ -18,39 +17,20 @@ from sandboxkit import (
 from tests.daytona.server import Daytona
 from tests.emulators._answers import Row, is_raised
 from tests.emulators._server import Server
+from tests.hosted.faults import outcome
 
-T = TypeVar("T")
-
-
-def outcome(operation: Operation[T], seconds: float = Daytona.timeout + 10) -> BaseException | None:
-    """Its error or None; fails when it takes longer."""
-    started = time.monotonic()
-    error = operation.exception(30)
-    took = time.monotonic() - started
-    assert took < seconds, f"took {took:.1f} s"
-    assert error is None or isinstance(error, SandboxError), error
-    return error
+DEADLINE = Daytona.timeout + 10
 
 
 def test_a_sandbox_that_stops_without_a_message(server: Server, session: Session) -> None:
     sandbox = session.sandbox()
     process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"])
     assert next(iter(process.stdout.lines())) == "up"
-    server.stop_silently()
+    server.ask("stop_silently")
     for each in (process, sandbox.exec(["true"])):
         error = outcome(each, 30)
         assert isinstance(error, SandboxTerminatedError), repr(error)
         assert error.by_command
-    sandbox.stop().result(30)
-
-
-def test_a_stop_without_a_message_is_seen_by_the_next_command(
-    server: Server, session: Session
-) -> None:
-    sandbox = session.sandbox().start().result(30)
-    server.stop_silently()
-    error = outcome(sandbox.exec(["true"]), 30)
-    assert isinstance(error, SandboxTerminatedError), repr(error)
     sandbox.stop().result(30)
 
 
@@ -67,8 +47,8 @@ def test_a_start_whose_connection_breaks_at_any_moment(server: Server, session: 
 
 
 def test_a_profile_of_the_image_that_ends_shells_is_named(server: Server, session: Session) -> None:
-    server.login_with("exit 3")
-    error = outcome(session.sandbox().start())
+    server.set(profile="exit 3")
+    error = outcome(session.sandbox().start(), DEADLINE)
     assert isinstance(error, SandboxStartError)
     assert not error.retryable
     assert "/etc/profile" in str(error)
@@ -76,17 +56,16 @@ def test_a_profile_of_the_image_that_ends_shells_is_named(server: Server, sessio
     assert server.alive == []
 
 
-def test_a_failed_start_on_a_terminal_has_no_status(server: Server, session: Session) -> None:
-    sandbox = session.sandbox().start().result(30)
+def test_a_failed_start_on_a_terminal_has_no_status(sandbox: Sandbox) -> None:
     for argv, cwd in ((["/no/such"], None), (["true"], "/no/such")):
-        error = outcome(sandbox.exec(argv, cwd=cwd, pty=True))
+        error = outcome(sandbox.exec(argv, cwd=cwd, pty=True), DEADLINE)
         assert isinstance(error, CommandStartError)
         assert error.errno == 2
 
 
-def test_arguments_that_are_too_long_are_not_started(server: Server, session: Session) -> None:
+def test_arguments_that_are_too_long_are_not_started(sandbox: Sandbox) -> None:
     env = {f"V{number}": "x" * 100_000 for number in range(15)}
-    error = outcome(session.sandbox().exec(["true", *["x" * 100_000] * 10], env=env), 30)
+    error = outcome(sandbox.exec(["true", *["x" * 100_000] * 10], env=env), 30)
     assert isinstance(error, CommandStartError)
     assert error.errno == 7
 
@@ -100,8 +79,8 @@ ENDS = Daytona().ends
 def test_a_sandbox_that_does_not_start_is_the_error_of_the_table(
     server: Server, session: Session, end: dict[str, Any], row: Row
 ) -> None:
-    server.end_next_start(end["state"], end["fields"])
-    error = outcome(session.sandbox().start())
+    server.set(end=[end["state"], end["fields"]])
+    error = outcome(session.sandbox().start(), DEADLINE)
     assert is_raised(error, row), repr(error)
     assert server.alive == []
 
@@ -109,20 +88,14 @@ def test_a_sandbox_that_does_not_start_is_the_error_of_the_table(
 def test_an_error_names_the_request_and_the_remedy(server: Server, session: Session) -> None:
     message = {"statusCode": 400, "message": "Snapshot s1 is build_failed"}
     server.fault("POST /api/sandbox", "status", times=1, status=400, body=message)
-    text = str(outcome(session.sandbox(image="snapshot:daytona-small").start()))
+    text = str(outcome(session.sandbox(image="snapshot:daytona-small").start(), DEADLINE))
     assert "snapshot:daytona-small" in text
     assert "Snapshot s1 is build_failed" in text
     assert "build it again" in text
 
 
-def test_a_user_that_the_image_does_not_have(session: Session) -> None:
-    with pytest.raises(SandboxStartError, match="nobody2"):
-        session.sandbox(image="python:3.12", user="nobody2").start().result(10)
-
-
 @pytest.mark.parametrize("user", ["root", "nobody2"])
-def test_a_user_for_one_command(session: Session, user: str) -> None:
-    sandbox = session.sandbox()
+def test_a_user_for_one_command(sandbox: Sandbox, user: str) -> None:
     with pytest.raises(ConfigurationError, match=user):
         sandbox.exec(["true"], user=user).result(30)
     assert sandbox.exec(["id", "-un"], user="daytona").result(30).stdout == "daytona\n"

@@ -5,25 +5,11 @@ import time
 
 import pytest
 
-from sandboxkit import (
-    CommandTimeoutError,
-    Process,
-    Sandbox,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import CommandTimeoutError, Process, Sandbox, SandboxTerminatedError, Session
 from tests.components import require_program
-from tests.daytona.test_faults import outcome
 from tests.emulators._server import Server
+from tests.hosted.faults import outcome
 from tests.hosted.vendor import eventually
-
-
-@pytest.fixture
-def sandbox(server: Server, session: Session) -> Sandbox:
-    """One that runs; its calls are counted from here on."""
-    sandbox = session.sandbox().start().result(30)
-    server.clear()
-    return sandbox
 
 
 def opened(server: Server) -> int:
@@ -31,15 +17,10 @@ def opened(server: Server) -> int:
     return sum(request.startswith("WS ") for request in server.requests)
 
 
-def ran(sandbox: Sandbox) -> str:
-    """What the commands have noted."""
-    return sandbox.exec(["cat", "/workspace/ran"]).result(60).stdout
-
-
 def test_a_slow_reader_misses_nothing(server: Server, sandbox: Sandbox) -> None:
     data = os.urandom(1 << 20)
     sandbox.write_file("/workspace/data", data).result(60)
-    server.find_slow(4)
+    server.set(slow=4)
     script = "for i in 1 2 3 4 5 6 7 8; do cat /workspace/data; done"
     assert sandbox.exec(["sh", "-c", script]).result(60).stdout_bytes == data * 8
     assert opened(server) >= 4
@@ -49,14 +30,14 @@ def test_a_slow_reader_misses_nothing(server: Server, sandbox: Sandbox) -> None:
 def test_a_connection_that_breaks_as_a_command_is_sent_runs_it_once(
     server: Server, sandbox: Sandbox, delivered: bool
 ) -> None:
-    server.cut_next_write(delivered=delivered)
+    server.set(cut=delivered)
     result = sandbox.exec(["sh", "-c", "echo ran >>/workspace/ran; echo done"]).result(60)
     assert result.stdout == "done\n"
-    assert ran(sandbox) == "ran\n"
+    assert sandbox.read_file("/workspace/ran").result(60) == b"ran\n"
 
 
 def test_pings_are_answered_while_nothing_runs(server: Server, session: Session) -> None:
-    server.ping_every(0.3)
+    server.ask("pings", seconds=0.3)
     sandbox = session.sandbox().start().result(30)
     time.sleep(2)  # the server's patience ends after 0.6 s
     server.clear()
@@ -77,15 +58,15 @@ def test_closing_leaves_no_terminal(server: Server, sandbox: Sandbox) -> None:
     with Session("daytona") as other:
         found = other.from_id(str(sandbox.id)).result(30)
         assert found.exec(["echo", "hello"]).result(30).stdout == "hello\n"
-        assert server.terminals == 2
-    eventually(lambda: server.terminals == 1)
+        assert server.state["terminals"] == 2
+    eventually(lambda: server.state["terminals"] == 1)
 
 
 def test_a_replaced_connection_leaves_no_terminal(server: Server, sandbox: Sandbox) -> None:
     for _ in range(3):
         server.break_connections()
         assert sandbox.exec(["echo", "hello"]).result(60).stdout == "hello\n"
-    eventually(lambda: server.terminals == 1)
+    eventually(lambda: server.state["terminals"] == 1)
 
 
 def test_a_program_that_ends_the_agent_is_scored(server: Server, sandbox: Sandbox) -> None:
@@ -112,7 +93,7 @@ def test_a_program_that_ends_the_daemon_is_scored(
 def test_a_program_that_breaks_the_profile_is_scored(server: Server, sandbox: Sandbox) -> None:
     process = sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"])
     assert next(iter(process.stdout.lines())) == "up"
-    server.login_with("exit 3")
+    server.set(profile="exit 3")
     server.break_connections()
     for each in (process, sandbox.exec(["true"])):
         error = outcome(each, 60)

@@ -41,7 +41,7 @@ def test_a_request_that_did_not_arrive_makes_none(server: Server, patient: Sessi
 def test_a_full_quota_says_how_to_make_room(server: Server, patient: Session) -> None:
     with patient.sandbox() as sandbox:
         sandbox.snapshot().result(PATIENCE)
-        server.limit_snapshots(1)
+        server.set(most_snapshots=1)
         with pytest.raises(CapacityError, match=r"Maximum allowed: 1.*cleanup --snapshots"):
             sandbox.snapshot().result(PATIENCE)
         assert len(listed()) == 1
@@ -69,7 +69,7 @@ def test_a_snapshot_that_daytona_does_not_finish_is_an_error(
 ) -> None:
     with patient.sandbox() as sandbox:
         sandbox.start().result(PATIENCE)
-        server.lose_next_snapshot()
+        server.set(loses_snapshot=True)
         with pytest.raises(SandboxStartError, match="made no snapshot"):
             sandbox.snapshot().result(PATIENCE)
         assert sandbox.exec(["true"]).result(PATIENCE).returncode == 0
@@ -78,7 +78,7 @@ def test_a_snapshot_that_daytona_does_not_finish_is_an_error(
 def test_an_inactive_snapshot_says_how_to_activate_it(server: Server, patient: Session) -> None:
     with patient.sandbox() as sandbox:
         snapshot = sandbox.snapshot().result(PATIENCE)
-        server.deactivate_snapshots()
+        server.ask("deactivate")
         with pytest.raises(SnapshotNotFoundError, match="activate it on the dashboard"):
             patient.sandbox(snapshot=snapshot).start().result(PATIENCE)
 

@@ -1,10 +1,10 @@
 """Daytona passes what each hosted vendor has to pass."""
 
 from tests.daytona.server import Daytona
-from tests.hosted.conformance import StrictConformance, VendorConformance
+from tests.hosted.conformance import CostsConformance, StrictConformance, VendorConformance
 
 
-class TestDaytona(VendorConformance):
+class TestDaytona(VendorConformance, CostsConformance):
     vendor = Daytona()
     name = vendor.name
 

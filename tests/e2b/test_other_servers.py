@@ -5,7 +5,7 @@ They run on plain HTTP at one address, where headers name the sandbox.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -24,12 +24,13 @@ from sandboxkit import (
 )
 from sandboxkit.providers.e2b import E2BProvider, _machine, _stream
 from sandboxkit.providers.e2b._run import run
-from sandboxkit.types import SandboxInfo
-from tests.e2b.server import E2BServer, emulator
+from tests.e2b.server import emulator, prefix
+from tests.e2b.test_pause import left
+from tests.emulators._server import Server
+from tests.hosted.vendor import eventually
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """The behaviour that the tests expect of one server."""
 
     shape: str
@@ -53,23 +54,20 @@ def expected(request: pytest.FixtureRequest) -> Expected:
 
 
 @pytest.fixture
-def server(expected: Expected) -> Iterator[E2BServer]:
+def server(expected: Expected) -> Iterator[Server]:
     with emulator(expected.shape) as server:
         yield server
 
 
-def _left(info: SandboxInfo) -> float:
-    assert info.expires_at is not None
-    return info.expires_at.timestamp() - time.time()
-
-
-def test_a_server_of_ones_own_works_as_e2b_does(server: E2BServer, expected: Expected) -> None:
+def test_a_server_of_ones_own_works_as_e2b_does(server: Server, expected: Expected) -> None:
     with Session("e2b") as session, Session(E2BProvider()) as other:
         sandbox = session.sandbox(tags={"run": "a b", "flag": ""}, lifetime=120, public_ports=[80])
         assert sandbox.exec(["cat"], stdin=b"sent").result(30).stdout == "sent"
         sandbox.write_file("/workspace/file", b"x" * 300_000).result(30)
         assert len(sandbox.read_file("/workspace/file").result(30)) == 300_000
-        assert server.networks[0].get("denyOut") == (["0.0.0.0/0"] if expected.denies else [])
+        assert server.state["networks"][0].get("denyOut") == (
+            ["0.0.0.0/0"] if expected.denies else []
+        )
 
         found = sandbox.public_url(80).result(30)
         assert found.url == server.url
@@ -80,7 +78,7 @@ def test_a_server_of_ones_own_works_as_e2b_does(server: E2BServer, expected: Exp
         assert (listed.id, listed.tags["run"]) == (sandbox.id, "a b")
         theirs = other.from_id(listed.id).result(30)
         theirs.renew(400).result(30)
-        assert 380 < _left(sandbox.status().result(30)) < 420
+        assert 380 < left(sandbox.status().result(30)) < 420
 
         theirs.pause().result(60)
         with pytest.raises(SandboxPausedError):
@@ -88,7 +86,7 @@ def test_a_server_of_ones_own_works_as_e2b_does(server: E2BServer, expected: Exp
         with pytest.raises((SandboxPausedError, OutcomeUnknownError), match="is paused"):
             sandbox.exec(["true"]).result(60)
         sandbox.resume().result(60)
-        assert _left(sandbox.status().result(30)) > 100  # another process noted the lifetime
+        assert left(sandbox.status().result(30)) > 100  # another process noted the lifetime
         assert sandbox.exec(["wc", "-c"], stdin=b"1").result(60).stdout == "1\n"
 
         with pytest.raises(ImageNotFoundError, match="nowhere"):
@@ -105,14 +103,14 @@ def test_a_server_of_ones_own_works_as_e2b_does(server: E2BServer, expected: Exp
 
 
 def test_snapshots_work_or_are_refused_before_one_is_made(
-    server: E2BServer, expected: Expected
+    server: Server, expected: Expected
 ) -> None:
     with Session("e2b") as session, session.sandbox() as sandbox:
         sandbox.write_file("/workspace/file", b"kept").result(30)
         if not expected.snapshots:
             with pytest.raises(ConfigurationError, match=expected.name):
                 sandbox.snapshot().result(60)
-            assert f"POST {server.prefix}/sandboxes/{sandbox.id}/snapshots" not in server.requests
+            assert f"POST {prefix(server)}/sandboxes/{sandbox.id}/snapshots" not in server.requests
             server.clear()
             with pytest.raises(ConfigurationError, match=expected.name):
                 Image().run("true").build(session._provider).result(60)
@@ -124,7 +122,7 @@ def test_snapshots_work_or_are_refused_before_one_is_made(
         snapshot.delete().result(60)
 
 
-def test_doctor_names_the_server(server: E2BServer, expected: Expected) -> None:
+def test_doctor_names_the_server(server: Server, expected: Expected) -> None:
     with Session("e2b") as session:
         found = session.diagnose().result(30)
     assert found.available, found
@@ -172,7 +170,7 @@ def test_a_sandbox_whose_route_openkruise_lost_is_not_taken_for_deleted() -> Non
     with emulator("openkruise") as server, Session("e2b") as session:
         sandbox = session.sandbox().start().result(30)
         message = f"Sandbox route not found, maybe it is crashed or killed: {sandbox.id}"
-        path = f"DELETE {server.prefix}/sandboxes/{sandbox.id}"
+        path = f"DELETE {prefix(server)}/sandboxes/{sandbox.id}"
         server.fault(path, "status", status=404, body={"code": 404, "message": message})
         provider = session._provider
         with pytest.raises(ProviderUnavailableError, match="still lists it"):
@@ -198,7 +196,7 @@ def test_a_daemon_that_cannot_close_stdin_lets_programs_read_their_last_input() 
         sandbox = session.sandbox().start().result(30)
         machine = provider._known(str(sandbox.id)).machine
         assert machine is not None
-        before = server.programs
+        before = server.state["programs"]
 
         async def talk() -> None:
             script = (
@@ -209,10 +207,7 @@ def test_a_daemon_that_cannot_close_stdin_lets_programs_read_their_last_input() 
             await program.aclose()
 
         Operation(talk()).result(30)
-        deadline = time.monotonic() + 30
-        while server.programs != before:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        eventually(lambda: server.state["programs"] == before)
         assert sandbox.read_file("/workspace/whole").result(30) == b"x" * 1000
 
 
@@ -220,7 +215,7 @@ def test_keepalives_are_frequent_enough_for_agentenv(monkeypatch: pytest.MonkeyP
     faster = 15
     monkeypatch.setattr(_stream, "KEEP_ALIVE", _machine.KEEP_ALIVE / faster)
     with emulator("agentenv") as server, Session("e2b") as session:
-        server.drop_idle_inputs(30 / faster)
+        server.set(idle=30 / faster)
         sandbox = session.sandbox().start().result(30)
         before = server.requests
         time.sleep(3 * 30 / faster)

@@ -1,4 +1,4 @@
-"""Pause on E2B: a lost answer, the lifetime, and a pause by another process."""
+"""Pauses and snapshots on E2B: a lost answer, the lifetime, and a pause by another process."""
 
 import time
 
@@ -10,38 +10,36 @@ from sandboxkit import (
     SandboxPausedError,
     SandboxState,
     Session,
+    Snapshot,
 )
-from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.types import SandboxInfo
-from tests.e2b.server import E2BServer
+from tests.emulators._server import Server
 
 
-def _left(info: SandboxInfo) -> float:
+def left(info: SandboxInfo) -> float:
     assert info.expires_at is not None
     return info.expires_at.timestamp() - time.time()
 
 
-def test_a_pause_whose_answer_is_lost_holds_and_the_lifetime_stands_still(
-    server: E2BServer,
-) -> None:
+def test_a_pause_whose_answer_is_lost_holds_and_the_lifetime_stands_still(server: Server) -> None:
     with Session("e2b") as session, session.sandbox(lifetime=100) as sandbox:
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 1; echo done"])
         assert next(iter(running.stdout.lines())) == "ready"
         began = time.monotonic()
-        before = _left(sandbox.status().result(30))
+        before = left(sandbox.status().result(30))
         server.fault("/pause", "drop", times=1)
         sandbox.pause().result(60)
         info = sandbox.status().result(30)
         assert (info.state, info.expires_at) == (SandboxState.PAUSED, None)
         time.sleep(4)
         sandbox.resume().result(60)
-        left = _left(sandbox.status().result(30))
+        rest = left(sandbox.status().result(30))
         ran = time.monotonic() - began - 4
-        assert before - ran - 1 < left < before + 1
+        assert before - ran - 1 < rest < before + 1
         assert running.result(60).stdout == "ready\ndone\n"
 
 
-def test_a_pause_that_fails_leaves_it_running(server: E2BServer, session: Session) -> None:
+def test_a_pause_that_fails_leaves_it_running(server: Server, session: Session) -> None:
     with session.sandbox() as sandbox:
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 1; echo done"], timeout=30)
         assert next(iter(running.stdout.lines())) == "ready"
@@ -52,8 +50,8 @@ def test_a_pause_that_fails_leaves_it_running(server: E2BServer, session: Sessio
         assert running.result(30).stdout == "ready\ndone\n"
 
 
-def test_another_process_pauses_it(server: E2BServer) -> None:
-    with Session("e2b") as session, Session(E2BProvider()) as other, session.sandbox() as sandbox:
+def test_another_process_pauses_it(server: Server, other: Session) -> None:
+    with Session("e2b") as session, session.sandbox() as sandbox:
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 600"])
         assert next(iter(running.stdout.lines())) == "ready"
         other.from_id(str(sandbox.id)).result(30).pause().result(30)
@@ -64,3 +62,12 @@ def test_another_process_pauses_it(server: E2BServer) -> None:
                 refused.result(60)
         sandbox.resume().result(60)
         assert sandbox.exec(["echo", "runs"]).result(60).stdout == "runs\n"
+
+
+def test_a_snapshot_whose_answer_is_lost_is_removed(server: Server, patient: Session) -> None:
+    with patient.sandbox() as sandbox:
+        server.fault("/snapshots", "drop", times=1)
+        with pytest.raises(ProviderUnavailableError):
+            sandbox.snapshot().result(60)
+        assert any(request.endswith("/snapshots") for request in server.requests)
+        assert Snapshot.list(provider="e2b").result(60) == []

@@ -5,22 +5,18 @@ from typing import Any
 import anyio
 import pytest
 
-from sandboxkit import Operation, OutcomeUnknownError, Sandbox, Session
+from sandboxkit import OutcomeUnknownError, Sandbox, Session
 from sandboxkit.errors import ProviderUnavailableError
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers.e2b import E2BProvider, _stream
 from sandboxkit.providers.e2b._machine import Machine
-from sandboxkit.providers.e2b._run import run
-from tests.e2b.server import E2BServer
+from tests.emulators._server import Server
+from tests.hosted.streams import Use
 from tests.hosted.vendor import eventually
 
 START, STREAMED, CALLED = "/process.Process/Start", "StreamInput", "SendInput"
 PATIENCE = 30.0
 UNKNOWN = {"code": "unimplemented", "message": "process.Process.StreamInput is not implemented"}
-
-
-@pytest.fixture
-def sandbox(session: Session) -> Sandbox:
-    return session.sandbox().start().result(PATIENCE)
 
 
 @pytest.fixture
@@ -32,9 +28,10 @@ def machine(provider: E2BProvider, sandbox: Sandbox) -> Machine:
 
 
 def test_the_first_program_shows_whether_an_input_can_be_streamed(
-    server: E2BServer, machine: Machine
+    server: Server, provider: E2BProvider, session: Session
 ) -> None:
-    assert machine.streams is True
+    session.sandbox().start().result(PATIENCE)
+    assert provider._account.streams is True
     assert not any(CALLED in request for request in server.requests)
     assert sum(STREAMED in request for request in server.requests) == 1
 
@@ -44,7 +41,7 @@ def test_the_first_program_shows_whether_an_input_can_be_streamed(
     [(404, "404 page not found"), (501, UNKNOWN), (405, ""), (505, "<html>HTTP/2 only</html>")],
 )
 def test_an_input_that_cannot_be_streamed_goes_in_calls(
-    server: E2BServer, session: Session, status: int, body: Any
+    server: Server, session: Session, status: int, body: Any
 ) -> None:
     server.fault(STREAMED, "status", status=status, body=body)
     sandbox = session.sandbox().start().result(2 * PATIENCE)
@@ -56,17 +53,17 @@ def test_an_input_that_cannot_be_streamed_goes_in_calls(
     assert any(CALLED in request for request in server.requests)
 
 
-def test_a_proxy_that_holds_inputs_is_noticed(server: E2BServer, session: Session) -> None:
-    server.hold_inputs()
+def test_a_proxy_that_holds_inputs_is_noticed(server: Server, session: Session) -> None:
+    server.set(hold=True)
     sandbox = session.sandbox().start().result(2 * PATIENCE)
     assert sandbox.exec(["cat"], stdin=b"through").result(PATIENCE).stdout == "through"
     assert sum(STREAMED in request for request in server.requests) == 1
 
 
 def test_a_proxy_that_begins_to_hold_inputs_is_noticed(
-    server: E2BServer, machine: Machine, sandbox: Sandbox
+    server: Server, machine: Machine, sandbox: Sandbox
 ) -> None:
-    server.hold_inputs()
+    server.set(hold=True)
     server.break_connections()
     first = sandbox.exec(["true"]).exception(2 * PATIENCE)
     assert first is None or isinstance(first, OutcomeUnknownError | ProviderUnavailableError)
@@ -76,48 +73,36 @@ def test_a_proxy_that_begins_to_hold_inputs_is_noticed(
 
 
 def test_a_quiet_input_sends_keepalives(
-    server: E2BServer, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    server: Server, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_stream, "KEEP_ALIVE", 0.05)
 
-    async def talk() -> bytes:
-        program = await run(machine, ("cat",))
-        before = server.kept_alive
-        while server.kept_alive < before + 3:
+    async def talk(program: ProgramStream) -> bytes:
+        before = server.state["kept_alive"]
+        while server.state["kept_alive"] < before + 3:
             await anyio.sleep(0.02)
         await program.send(b"and nothing of that came here")
-        found = await program.receive()
-        await program.aclose()
-        return found
+        return await program.receive()
 
-    assert Operation(talk()).result(60) == b"and nothing of that came here"
+    assert use(talk, ("cat",)) == b"and nothing of that came here"
 
 
-def test_unread_output_blocks_the_program(machine: Machine) -> None:
-    async def talk() -> int:
-        program = await run(machine, ("cat", "/dev/zero"))
+def test_unread_output_blocks_the_program(use: Use) -> None:
+    async def talk(program: Any) -> int:  # Any: E2B's
         await anyio.sleep(1)
-        held = len(program._output._held)
-        await program.aclose()
-        return held
+        return len(program._output._held)
 
-    assert 0 < Operation(talk()).result(60) < 2 << 20
+    assert 0 < use(talk, ("cat", "/dev/zero")) < 2 << 20
 
 
 @pytest.mark.parametrize("aside", [START, STREAMED])
-def test_a_broken_call_does_not_end_the_program(
-    server: E2BServer, machine: Machine, aside: str
-) -> None:
+def test_a_broken_call_does_not_end_the_program(server: Server, use: Use, aside: str) -> None:
     server.fault(aside, "reset_mid_body" if aside == START else "reset", times=1)
 
-    async def talk() -> None:
-        program = await run(machine, ("sh", "-c", "read -r line; exec cat /dev/zero"))
-        try:
-            while True:
-                await program.send(b"\n")
-                await program.receive()
-        finally:
-            await program.aclose()
+    async def talk(program: ProgramStream) -> None:
+        while True:
+            await program.send(b"\n")
+            await program.receive()
 
     with pytest.raises(anyio.BrokenResourceError):
-        Operation(talk()).result(60)
+        use(talk, ("sh", "-c", "read -r line; exec cat /dev/zero"))

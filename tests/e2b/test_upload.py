@@ -6,23 +6,23 @@ from sandboxkit import Operation, OutcomeUnknownError, ProviderUnavailableError,
 from sandboxkit.provider import FirstCommand
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.types import Command, SandboxSpec
-from tests.e2b.server import E2BServer
+from tests.emulators._server import Server
 
 UPLOAD, CREATE = "POST /files", "POST /v2/sandboxes"
 START, STREAMED = "POST /process.Process/Start", "POST /process.Process/StreamInput"
 RUNS = ["sh", "-c", "echo x >>runs; cat runs; ls -A /tmp"]
 
 
-def warmed(session: Session, server: E2BServer) -> None:
+@pytest.fixture(autouse=True)
+def warmed(session: Session, server: Server) -> None:
     """Let a first start find out whether streamed input reaches the server's sandboxes."""
     session.run(["true"]).result(60)
     server.clear()
 
 
 def test_a_start_sends_the_agent_beside_the_request_that_waits_for_it(
-    server: E2BServer, session: Session
+    server: Server, session: Session
 ) -> None:
-    warmed(session, server)
     sandbox = session.sandbox()
     assert sandbox.exec(RUNS).result(60).stdout == "x\n"  # and the uploaded file is gone
     asked = [each for each in server.requests if not each.startswith("DELETE")]
@@ -32,47 +32,41 @@ def test_a_start_sends_the_agent_beside_the_request_that_waits_for_it(
 
 
 def test_secrets_are_sent_on_the_stream_and_so_is_the_agent(
-    server: E2BServer, session: Session
+    server: Server, session: Session
 ) -> None:
-    warmed(session, server)
     sandbox = session.sandbox(secrets={"KEY": "a secret"})
     assert sandbox.exec(["sh", "-c", 'echo "$KEY"']).result(60).stdout == "a secret\n"
     assert UPLOAD not in server.requests
 
 
-@pytest.mark.parametrize("status", [404, 413])
-def test_a_server_that_refuses_the_upload_gets_the_agent_on_the_stream_from_then_on(
-    server: E2BServer, session: Session, status: int
+@pytest.mark.parametrize(
+    ("rule", "uploads"),
+    [
+        ({"status": 404}, 1),
+        ({"status": 413}, 1),
+        ({"status": 429, "times": 1}, 2),
+        ({"status": 500, "times": 1}, 2),
+    ],
+)
+def test_a_server_that_refuses_uploads_gets_no_more_and_one_that_was_busy_does(
+    server: Server, session: Session, rule: dict[str, int], uploads: int
 ) -> None:
-    warmed(session, server)
-    server.fault(UPLOAD, "status", status=status, body="no")
+    server.fault(UPLOAD, "status", body="no", **rule)
     for _ in range(2):
         assert session.sandbox().exec(RUNS).result(60).stdout == "x\n"
-        assert server.requests.count(UPLOAD) == 1
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_a_server_that_is_busy_once_gets_later_uploads(
-    server: E2BServer, session: Session, status: int
-) -> None:
-    warmed(session, server)
-    server.fault(UPLOAD, "status", status=status, body="no", times=1)
-    for _ in range(2):
-        assert session.sandbox().exec(RUNS).result(60).stdout == "x\n"
-    assert server.requests.count(UPLOAD) == 2
+    assert server.requests.count(UPLOAD) == uploads
 
 
 def test_an_upload_whose_answer_is_lost_is_a_start_all_the_same(
-    server: E2BServer, session: Session
+    server: Server, session: Session
 ) -> None:
-    warmed(session, server)
     server.fault(UPLOAD, "drop", times=1)
     assert session.sandbox().exec(RUNS).result(60).stdout == "x\n"
 
 
 @pytest.mark.parametrize("kind", ["reset", "stall", "status"])
 def test_an_upload_that_is_lost_ends_the_start_and_leaves_nothing(
-    server: E2BServer, kind: str
+    server: Server, kind: str
 ) -> None:
     server.fault(UPLOAD, kind, status=502)
     provider = E2BProvider(timeout=4.0)
@@ -88,9 +82,8 @@ def test_an_upload_that_is_lost_ends_the_start_and_leaves_nothing(
 
 
 def test_a_lost_upload_leaves_the_outcome_of_the_first_command_unknown(
-    server: E2BServer, session: Session
+    server: Server, session: Session
 ) -> None:
-    warmed(session, server)
     server.fault(UPLOAD, "reset")
     with pytest.raises(OutcomeUnknownError):
         session.sandbox().exec(["true"]).result(60)

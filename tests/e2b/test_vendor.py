@@ -8,13 +8,14 @@ import pytest
 from sandboxkit import Operation, Sandbox
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
-from tests.e2b.server import E2B, E2BServer
-from tests.hosted.conformance import StrictConformance, VendorConformance
+from tests.e2b.server import E2B
+from tests.emulators._server import Server
+from tests.hosted.conformance import CostsConformance, StrictConformance, VendorConformance
 from tests.hosted.streams import Use
 from tests.hosted.vendor import Vendor, eventually
 
 
-class TestE2B(VendorConformance):
+class TestE2B(VendorConformance, CostsConformance):
     vendor: ClassVar[Vendor] = E2B()
     name = vendor.name
 
@@ -30,24 +31,20 @@ class TestE2B(VendorConformance):
 
     @pytest.mark.parametrize("argv", [("cat",), ("sleep", "1000"), ("cat", "/dev/zero")])
     def test_a_closed_stream_leaves_no_program(
-        self, server: E2BServer, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
+        self, server: Server, use: Use, sandbox: Sandbox, argv: tuple[str, ...]
     ) -> None:
-        before = server.programs
+        before = server.state["programs"]
 
         async def action(program: ProgramStream) -> None:
-            assert len(server.programs) == len(before) + 1
+            assert len(server.state["programs"]) == len(before) + 1
 
         use(action, argv)
-        eventually(lambda: server.programs == before)
+        eventually(lambda: server.state["programs"] == before)
 
     def test_a_start_that_is_cancelled_leaves_no_program(
-        self,
-        server: E2BServer,
-        provider: BakingProvider[Any],
-        sandbox: Sandbox,
-        stream: str,
+        self, server: Server, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
     ) -> None:
-        before = server.programs
+        before = server.state["programs"]
 
         async def cancelled(seconds: float) -> None:
             with anyio.move_on_after(seconds):
@@ -56,7 +53,7 @@ class TestE2B(VendorConformance):
 
         for seconds in (0.0, 0.001, 0.003, 0.01, 0.1):
             Operation(cancelled(seconds)).result(60)
-        eventually(lambda: server.programs == before)
+        eventually(lambda: server.state["programs"] == before)
 
 
 class TestStrict(StrictConformance):

@@ -56,7 +56,7 @@ async def test_options_of_the_agents_sdk_list_what_a_sandbox_reaches(native: boo
             async with await client.create(options=stored) as sandbox:
                 if native:
                     assert b"http_proxy" not in (await sandbox.exec("env", shell=False)).stdout
-                    assert [each["allowOut"] for each in server.networks] == [["pypi.org"]]
+                    assert [each["allowOut"] for each in server.state["networks"]] == [["pypi.org"]]
                 else:
                     assert (await sandbox.exec(*LOOK, shell=False)).stdout == b"502\n"
             await client.delete(sandbox)

@@ -9,7 +9,7 @@ from sandboxkit import ConfigurationError, Credential, Egress, Session
 from tests.daytona.server import emulator as daytona_emulator
 from tests.e2b.server import emulator as e2b_emulator
 from tests.egress.conftest import CASES, DEADLINE
-from tests.emulators.modal.client import modal_emulator
+from tests.modal.server import emulator as modal_emulator
 
 NAMES = Egress(allow=["PyPI.org", "*.github.com"], native=True)
 SECRET = Credential("a.test", {"A": "secret"})
@@ -64,7 +64,7 @@ def test_e2b_gets_its_list() -> None:
     with e2b_emulator() as server, Session("e2b") as session:
         assert "http_proxy" not in environment(session, NAMES)
         environment(session, NETWORKS)
-        assert [(each["allowOut"], each["denyOut"]) for each in server.networks] == [
+        assert [(each["allowOut"], each["denyOut"]) for each in server.state["networks"]] == [
             (["pypi.org", "*.github.com"], ["0.0.0.0/0"]),
             (["10.1.0.0/16", "192.0.2.1/32"], ["0.0.0.0/0"]),
         ]
@@ -85,7 +85,7 @@ def test_daytona_gets_its_list() -> None:
         assert "http_proxy" not in environment(session, NAMES)
         environment(session, NETWORKS)
         names, networks = ["pypi.org,*.github.com", None], [None, "10.1.0.0/16,192.0.2.1/32"]
-        assert server.networks == [names, networks]
+        assert server.state["networks"] == [names, networks]
         both = Egress(allow=["pypi.org", "10.1.0.0/16"], native=True)
         with pytest.raises(ConfigurationError, match="names or networks, not both"):
             session.sandbox(network=both)
@@ -98,4 +98,4 @@ def test_modal_gets_its_list() -> None:
         environment(session, NETWORKS)
         session.sandbox().start().result(DEADLINE)
         names, networks = ["pypi.org", "*.github.com"], ["10.1.0.0/16", "192.0.2.1/32"]
-        assert modal.ask("networks") == [[names, []], [[], networks], [[], []]]
+        assert modal.state["networks"] == [[names, []], [[], networks], [[], []]]

@@ -20,8 +20,6 @@ _LONGEST = 240
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table."""
-
     calls: tuple[str, ...]
     answer: str
     """The status or code, and the form of the body."""

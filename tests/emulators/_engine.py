@@ -11,7 +11,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from sandboxkit import Sandbox, Session, Snapshot, SnapshotInUseError
 from sandboxkit.providers.docker import DockerProvider
@@ -31,8 +31,6 @@ class MachineEnded(Exception):
 
 
 class Process:
-    """A process in a machine."""
-
     def __init__(self, machine: "Machine", number: int) -> None:
         self._machine, self._number = machine, number
         self._streams: dict[bytes, asyncio.Queue[bytes]] = {
@@ -67,10 +65,6 @@ class Process:
         """Send a signal to this process only; do nothing if it has ended."""
         await self._machine.send(b"k", self._number, b"%d" % signum)
 
-    async def resize(self, rows: int, cols: int) -> None:
-        """Change the size of its terminal."""
-        await self._machine.send(b"z", self._number, b"%d %d" % (rows, cols))
-
     async def _read(self, stream: bytes) -> AsyncIterator[bytes]:
         taken = 0
         while data := await self._streams[stream].get():
@@ -103,12 +97,12 @@ class Machine:
     """A started machine. `stop()` ends everything in it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._user: str | None = None
         self._processes: dict[int, Process] = {}
         self._sending = asyncio.Lock()
-        self._worker: Any = None
-        self._reader: asyncio.Task[None] | None = None
+        self._worker: Any
+        self._reader: asyncio.Task[None]
 
     @classmethod
     async def start(
@@ -126,9 +120,9 @@ class Machine:
         user `daemon` runs the worker.
         """
         machine = cls(session.sandbox(lifetime=None, snapshot=snapshot, **options))
-        await machine._sandbox.exec(["sh", "-c", prepare], check=True)
+        await machine.sandbox.exec(["sh", "-c", prepare], check=True)
         machine._user = daemon
-        machine._worker = machine._sandbox.exec(
+        machine._worker = machine.sandbox.exec(
             ["python3", "-I", "-S", "-c", _WORKER.read_text()], stdin=True, cwd="/", user=daemon
         )
         machine._reader = asyncio.create_task(machine._receive())
@@ -152,33 +146,17 @@ class Machine:
     async def write(self, path: str, data: bytes) -> int:
         """Write a file, as a vendor's daemon would; return the exit status of the shell that writes it."""
         argv = ["sh", "-c", _WRITE, "sh", path]
-        return (await self._sandbox.exec(argv, stdin=data, user=self._user)).returncode
-
-    async def snapshot(self) -> Snapshot:
-        """Make a snapshot of its disk while all its processes are paused."""
-        return await self._sandbox.snapshot()
-
-    async def pause(self) -> None:
-        """Stop all its processes until `resume`."""
-        await self._sandbox.pause()
-
-    async def resume(self) -> None:
-        """Let them go on."""
-        await self._sandbox.resume()
+        return (await self.sandbox.exec(argv, stdin=data, user=self._user)).returncode
 
     async def stop(self) -> None:
-        """Stop the machine and all its processes."""
-        await self._sandbox.stop()
-        if self._reader is not None:
-            await asyncio.wait([self._reader])
+        await self.sandbox.stop()
+        await self.ended()
 
     async def ended(self) -> None:
         """Wait until the worker has ended; a program of the same user can kill it."""
-        assert self._reader is not None
         await asyncio.wait([self._reader])
 
     async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
-        """Send a frame to the worker."""
         async with self._sending:
             try:
                 await self._worker.stdin.write(HEADER.pack(len(data), kind, number) + data)
@@ -222,19 +200,7 @@ class Snapshots(dict[str, Snapshot]):
             await snapshot.delete()
 
 
-class HasMachine(Protocol):
-    """A sandbox of an emulated account."""
-
-    @property
-    def machine(self) -> Machine | None: ...
-
-    timer: asyncio.TimerHandle | None
-
-
-B = TypeVar("B", bound=HasMachine)
-
-
-class Account(Generic[B]):
+class Account:
     """The sandboxes of an emulated account, by their ids, and its snapshots."""
 
     def __init__(self) -> None:
@@ -242,12 +208,11 @@ class Account(Generic[B]):
         self.rooted = "rooted" in sys.argv[1:]
         provider = DockerProvider(capabilities=_ROOTS) if self.rooted else "local"
         self.session = Session(provider)
-        self.alive: dict[str, B] = {}
+        self.alive: dict[str, Any] = {}  # Any: each vendor's sandboxes
         self.snapshots = Snapshots()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do work that no request waits for."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -274,7 +239,6 @@ class Account(Generic[B]):
             await box.machine.stop()
 
     async def kill_all(self) -> None:
-        """End all sandboxes."""
         for box_id in list(self.alive):
             await self.kill(box_id)
 

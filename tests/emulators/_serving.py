@@ -2,13 +2,13 @@
 
 import asyncio
 import faulthandler
+import importlib
 import inspect
 import json
 import os
 import socket
 import sys
 import traceback
-from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -37,7 +37,6 @@ def listening() -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the address of a listening socket."""
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
@@ -52,23 +51,12 @@ async def obey(url: str, *parts: object) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
-    requests: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def answer() -> None:
-        while True:
-            name, arguments = json.loads(await requests.get())
-            methods = [getattr(part, name, None) for part in parts]
-            result = next(filter(callable, methods))(**arguments)
-            _say(json.dumps(await result if inspect.isawaitable(result) else result))
-
-    answering = asyncio.create_task(answer())
-    answering.add_done_callback(lambda _: lines.feed_eof())
     while line := await lines.readline():
-        requests.put_nowait(line)
+        name, arguments = json.loads(line)
+        methods = [getattr(part, name, None) for part in parts]
+        result = next(filter(callable, methods))(**arguments)
+        _say(json.dumps(await result if inspect.isawaitable(result) else result))
     faulthandler.dump_traceback_later(_END_SECONDS, exit=True)
-    answering.cancel()
-    with suppress(asyncio.CancelledError):
-        await answering
 
 
 def _say(line: str) -> None:
@@ -76,17 +64,42 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-class HttpEmulator:
-    """The ASGI application of a vendor with planned faults, and the tests' control requests."""
+class Emulator:
+    """What the tests may ask of each emulator."""
+
+    # Any: each vendor's sandboxes, settings and faults.
+    def __init__(self, boxes: Any, settings: Any, faults: Any, requests: list[str]) -> None:
+        self.boxes, self.settings, self.faults = boxes, settings, faults
+        self.violations: list[str] = []
+        self.requests = requests
+
+    async def clear(self) -> None:
+        """Take back everything that was planned or set."""
+        self.faults.clear()
+        self.settings.__init__()
+        self.requests.clear()
+
+    async def set(self, **settings: Any) -> None:
+        """Change settings until `clear`."""
+        for name, value in settings.items():
+            assert hasattr(self.settings, name), name
+            setattr(self.settings, name, value)
+
+    async def state(self) -> dict[str, Any]:
+        """Return what has been seen, and what runs."""
+        alive = list(self.boxes.alive)
+        return {"violations": self.violations, "alive": alive, "requests": self.requests}
+
+
+class HttpEmulator(Emulator):
+    """The ASGI application of a vendor with planned faults."""
 
     wrong: tuple[type[Exception], ...] = (AssertionError,)
     """Errors in the emulator's own code that say that a request was none of the vendor's."""
 
-    # Any: each vendor's sandboxes and settings.
     def __init__(self, boxes: Any, settings: Any) -> None:
-        self.boxes, self.settings = boxes, settings
-        self.violations: list[str] = []
-        self.faults = Faults(self._serve, boxes.kill_all)
+        faults = Faults(self._serve, boxes.kill_all)
+        super().__init__(boxes, settings, faults, faults.requests)
         self.config = uvicorn.Config(
             self,
             log_level="critical",
@@ -110,30 +123,14 @@ class HttpEmulator:
             self.violations.append(traceback.format_exc())
             raise
 
-    async def clear(self) -> None:
-        """Take back everything that was planned or set."""
-        self.faults.clear()
-        self.settings.__init__()
-
-    async def set(self, name: str, value: Any) -> None:
-        """Change a setting until `clear`."""
-        assert hasattr(self.settings, name), name
-        setattr(self.settings, name, value)
-
-    async def state(self) -> dict[str, Any]:
-        """Return what has been seen, and what runs."""
-        return {
-            "violations": self.violations,
-            "alive": list(self.boxes.alive),
-            "requests": self.faults.requests,
-        }
-
 
 def serve(make: type[HttpEmulator]) -> None:
     """Run an emulator until stdin is closed. Requests are not waited for, since one may never end."""
 
     async def run() -> None:
         emulator = make()  # type: ignore[call-arg]  # each vendor's has no arguments
+        for module in (each for each in sys.argv[1:] if each.startswith("benchmarks.")):
+            importlib.import_module(module).extend(emulator)
         with listening() as listener:
             server = uvicorn.Server(emulator.config)
             serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -147,7 +144,6 @@ def serve(make: type[HttpEmulator]) -> None:
 
 
 async def body_of(receive: Receive) -> bytes:
-    """Return the whole body of a request."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -161,8 +157,12 @@ async def respond(
 ) -> None:
     """Send a whole response: text and bytes as they are, None as nothing, all else as JSON."""
     kind = "text/plain; charset=utf-8" if isinstance(content, str) else "application/json"
-    text = content if isinstance(content, str) else json.dumps(content)
-    body = content if isinstance(content, bytes) else b"" if content is None else text.encode()
+    if isinstance(content, bytes):
+        body = content
+    elif content is None:
+        body = b""
+    else:
+        body = (content if isinstance(content, str) else json.dumps(content)).encode()
     fields = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})

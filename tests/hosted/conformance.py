@@ -1,15 +1,16 @@
 """Tests that each hosted vendor has to pass, to derive a class Test... from: beside the contract itself."""
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from sandboxkit import (
+    CommandTimeoutError,
     ConfigurationError,
-    ImageNotFoundError,
     Operation,
     ProviderUnavailableError,
     Sandbox,
@@ -17,11 +18,13 @@ from sandboxkit import (
     Session,
     Snapshot,
     SnapshotNotFoundError,
+    errors,
 )
 from sandboxkit.types import SandboxSpec
-from tests.emulators._programs import Alive, Programs
+from tests.emulators._programs import Programs
 from tests.hosted.faults import FaultsConformance
 from tests.hosted.streams import StreamsConformance
+from tests.hosted.vendor import Vendor
 from tests.traces import assert_forgotten
 
 LINES = 300
@@ -32,20 +35,13 @@ COUNTED = "".join(f"{number}\n" for number in range(1, LINES + 1))
 class VendorConformance(FaultsConformance, StreamsConformance, Programs):
     """The tests of a vendor; define `vendor` and `name`."""
 
-    @pytest.fixture
-    def alive(self, server: Any) -> Alive:
-        return lambda: list(server.alive)
-
     # What cannot work is refused by name, before anything is made.
 
     def test_a_variable_that_cannot_work_is_named(
-        self,
-        server: Any,
-        monkeypatch: pytest.MonkeyPatch,
-        variable: tuple[str, str | None, str],
+        self, server: Any, monkeypatch: pytest.MonkeyPatch, variable: tuple[str, Any, str]
     ) -> None:
         name, value, named = variable
-        if value is None:
+        if value is False:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
@@ -57,26 +53,26 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         self, server: Any, session: Session, option: tuple[str, Any]
     ) -> None:
         name, value = option
-        given = value if isinstance(value, dict) else {name: value}
+        given = value if isinstance(value, dict) else {name: None if value is False else value}
         with pytest.raises(ConfigurationError, match=name):
             session.sandbox(**given)
         assert server.requests == []
 
-    def test_an_image_that_does_not_exist_is_named(
-        self, session: Session, image: tuple[str, str]
+    def test_a_start_that_is_refused_is_named(
+        self,
+        server: Any,
+        session: Session,
+        refused: tuple[Mapping[str, Any], str, str],
     ) -> None:
-        with pytest.raises(ImageNotFoundError, match=image[1]):
-            session.sandbox(image=image[0]).start().result(30)
-
-    def test_variables_of_any_name_reach_the_command(self, session: Session) -> None:
-        sandbox = session.sandbox(env={"A.B": "spec"})
-        output = sandbox.exec(["env"], env={"A-B": "command"}).result(30).stdout.splitlines()
-        assert {"A.B=spec", "A-B=command"} <= set(output)
+        options, kind, named = refused
+        with pytest.raises(getattr(errors, kind), match=named):
+            session.sandbox(**options).start().result(30)
+        assert server.alive == []
 
     def test_a_lifetime_is_rounded_up(
-        self, session: Session, lifetime: tuple[float | None, float]
+        self, session: Session, lifetime: tuple[float, float]
     ) -> None:
-        info = session.sandbox(lifetime=lifetime[0]).start().result(30).status().result(30)
+        info = session.sandbox(lifetime=lifetime[0] or None).start().result(30).status().result(30)
         assert info.expires_at is not None
         assert info.created_at is not None
         assert round((info.expires_at - info.created_at).total_seconds()) == lifetime[1]
@@ -147,7 +143,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         for index, line in enumerate(processes[0].stdout.lines()):
             assert line == str(index + 1)
             if index % 50 == 10:
-                getattr(server, way)()
+                server.ask(way)
         for process in processes:
             result = process.result(60)
             assert (result.stdout, result.returncode) == (COUNTED, 0)
@@ -160,7 +156,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 0.3; exec tee in"], stdin=True)
         for at in range(0, len(data), 1 << 20):
             running.stdin.write(data[at : at + (1 << 20)]).result(60)
-            getattr(server, way)()
+            server.ask(way)
         running.stdin.close().result(60)
         assert running.result(60).stdout_bytes == b"ready\n" + data
         assert sandbox.read_file("/workspace/in").result(60) == data
@@ -169,15 +165,10 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         self, server: Any, sandbox: Sandbox, way: str
     ) -> None:
         for _ in range(3):
-            getattr(server, way)()
+            server.ask(way)
             assert sandbox.exec(["echo", "hello"]).result(60).stdout == "hello\n"
 
     # Snapshots.
-
-    def test_memory_is_refused_before_any_call(self, server: Any, patient: Session) -> None:
-        with pytest.raises(ConfigurationError, match="memory"):
-            patient.sandbox().snapshot(kind="memory")
-        assert server.requests == []
 
     def test_a_snapshot_is_used_on_another_machine_and_named_when_it_is_removed(
         self, patient: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +208,41 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         listed = Snapshot.list(provider=self.vendor.name).result(60)
         assert {each.id for each in listed} == {each.id for each in taken}
         assert {each.info.name for each in listed} == set("0123")
+
+
+class CostsConformance:
+    """Tests of a vendor whose API is HTTP; define `vendor`."""
+
+    vendor: ClassVar[Vendor]
+
+    def test_each_step_makes_no_more_requests_than_it_needs(
+        self, server: Any, session: Session, other: Session
+    ) -> None:
+        def asked(sandbox: Sandbox) -> list[str]:
+            made = [each.replace(str(sandbox.id), "ID") for each in server.requests]
+            server.clear()
+            again = [each.startswith("GET ") and each in made[:at] for at, each in enumerate(made)]
+            return [each for each, repeated in zip(made, again, strict=True) if not repeated]
+
+        sandbox = session.sandbox(command=["sleep", "1000"], env={"A": "1"}).start().result(30)
+        assert asked(sandbox) == self.vendor.costs["start"]
+        result = sandbox.exec(["sh", "-c", "wc -c; echo err >&2"], stdin=b"x" * (3 << 20)).result(
+            30
+        )
+        assert (result.stdout, result.stderr) == ("3145728\n", "err\n")
+        with pytest.raises(CommandTimeoutError):
+            sandbox.exec(["sleep", "1000"], timeout=0.5).result(30)
+        for size in (1000, 1 << 20):
+            sandbox.write_file("/workspace/file", b"x" * size).result(30)
+            assert sandbox.read_file("/workspace/file").result(30) == b"x" * size
+        assert asked(sandbox) == []
+        theirs = other.from_id(str(sandbox.id)).result(30)
+        assert theirs.exec(["echo", "hello"]).result(30).stdout == "hello\n"
+        assert asked(sandbox) == self.vendor.costs["attach"]
+        alone = session.sandbox().start().result(30)
+        server.clear()
+        alone.stop().result(30)
+        assert asked(alone) == self.vendor.costs["stop"]
 
 
 class StrictConformance:

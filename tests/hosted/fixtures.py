@@ -1,26 +1,17 @@
 """The fixtures of each vendor's folder: one emulator, which each test leaves without sandboxes."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from sandboxkit import Operation, Session, Snapshot, _ambient
+from sandboxkit import Operation, Sandbox, Session, Snapshot, _ambient
 from sandboxkit.providers._hosted import creation
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.docker_here import require_docker
+from tests.hosted.streams import Use
 from tests.hosted.vendor import Vendor
-
-__all__ = [
-    "answers_are_never_late",
-    "one_emulator",
-    "patient",
-    "provider",
-    "pytest_generate_tests",
-    "rooted",
-    "server",
-    "session",
-]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -28,6 +19,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     vendor: Vendor | None = getattr(metafunc.cls, "vendor", None)
     if vendor is None:
         return
+    options = list(vendor.options)
+    if vendor.refuses_surrogates:  # which no file of TOML can have
+        options.append(("env", {"env": {"A": "\ud800"}}))
     cases = {
         "answered": [
             pytest.param((call, answer), id=f"{index}-{call}-{answer.status}")
@@ -44,8 +38,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "broken": vendor.broken,
         "stopping": vendor.stops,
         "variable": [pytest.param(each, id=f"{each[0]}={each[1]!r}") for each in vendor.variables],
-        "option": [pytest.param(each, id=f"{each[0]}={each[1]!r:.20}") for each in vendor.options],
-        "image": [pytest.param(each, id=each[0]) for each in vendor.images],
+        "option": [pytest.param(each, id=f"{each[0]}={each[1]!r:.20}") for each in options],
+        "refused": [
+            pytest.param(each, id="-".join(map(str, each[0].values()))) for each in vendor.refused
+        ],
         "lifetime": [pytest.param(each, id=str(each[0])) for each in vendor.lifetimes],
         "way": vendor.breaks,
         "stream": vendor.streams,
@@ -63,7 +59,6 @@ def answers_are_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def one_emulator(vendor: Vendor) -> Iterator[Any]:
-    """The process; `server` leads to it."""
     with vendor.emulator() as server:
         yield server
 
@@ -91,10 +86,50 @@ def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[Any]]:
 
 @pytest.fixture
 def session(server: Any, provider: BakingProvider[Any]) -> Iterator[Session]:
-    """A session of that provider."""
     with Session(provider) as session:
         yield session
         server.clear()
+
+
+@pytest.fixture
+def sandbox(server: Any, session: Session) -> Sandbox:
+    """One that runs; the requests of its start are forgotten."""
+    sandbox = session.sandbox().start().result(90)
+    server.clear()
+    return sandbox
+
+
+@pytest.fixture
+def stream(vendor: Vendor) -> str:
+    """How a program's input goes, where a test does not ask for each way."""
+    return str(vendor.streams[0])
+
+
+@pytest.fixture
+def use(vendor: Vendor, provider: BakingProvider[Any], sandbox: Sandbox, stream: str) -> Use:
+    """Start a program in the sandbox, do something with its stream, and close it."""
+
+    def using(action: Callable[[ProgramStream], Awaitable[Any]], argv: tuple[str, ...]) -> Any:
+        async def run() -> Any:  # Any: what the action returns
+            program = await vendor.run(provider, sandbox, argv, stream)
+            try:
+                return await action(program)
+            finally:
+                await program.aclose()
+
+        return Operation(run()).result(90)
+
+    return using
+
+
+@pytest.fixture
+def other(vendor: Vendor, server: Any) -> Iterator[Session]:
+    """A session whose provider knows nothing of the first one's sandboxes, as in another process."""
+    provider = vendor.provider()
+    with Session(provider) as session:
+        yield session
+        server.clear()
+    Operation(provider.aclose()).result(30)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 import anyio
 import pytest
 
-from sandboxkit import Operation, Sandbox, SandboxNotFoundError, Session
+from sandboxkit import Operation, Sandbox, SandboxNotFoundError
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
 from tests.hosted.vendor import Vendor
@@ -24,7 +24,6 @@ Use = Callable[[Callable[[ProgramStream], Awaitable[Any]], tuple[str, ...]], Any
 
 
 async def everything(stream: ProgramStream) -> bytes:
-    """All output up to the end."""
     received = b""
     while True:
         try:
@@ -34,7 +33,6 @@ async def everything(stream: ProgramStream) -> bytes:
 
 
 async def exactly(stream: ProgramStream, size: int) -> bytes:
-    """So many bytes of output."""
     received = bytearray()
     while len(received) < size:
         received += await stream.receive()
@@ -55,32 +53,6 @@ class StreamsConformance:
 
     vendor: ClassVar[Vendor]
 
-    @pytest.fixture
-    def sandbox(self, session: Session) -> Sandbox:
-        """One that runs."""
-        return session.sandbox().start().result(SECONDS)
-
-    @pytest.fixture
-    def stream(self) -> str:
-        """How the input goes, where a test does not ask for each way."""
-        return self.vendor.streams[0]
-
-    @pytest.fixture
-    def use(self, provider: BakingProvider[Any], sandbox: Sandbox, stream: str) -> Use:
-        """Start a program in the sandbox, do something with its stream, and close it."""
-
-        def using(action: Callable[[ProgramStream], Awaitable[T]], argv: tuple[str, ...]) -> T:
-            async def run() -> T:
-                program = await self.vendor.run(provider, sandbox, argv, stream)
-                try:
-                    return await action(program)
-                finally:
-                    await program.aclose()
-
-            return Operation(run()).result(SECONDS)
-
-        return using
-
     def test_every_byte_value_and_eight_megabytes_pass_both_ways_at_once(
         self, use: Use, stream: str
     ) -> None:
@@ -98,12 +70,6 @@ class StreamsConformance:
         argv = ("", "a  b", "it's", '"$HOME"', "new\nline", "\\036", "!!", "é", "*")
         output = "|".join([*argv, ""]).encode()
         assert use(everything, ("printf", "%s|", *argv)) == output
-
-    def test_receive_returns_at_most_the_requested_bytes(self, use: Use) -> None:
-        async def action(program: ProgramStream) -> list[bytes]:
-            return [await program.receive(3) for _ in range(2)]
-
-        assert use(action, ("sh", "-c", "printf abcdef; cat")) == [b"abc", b"def"]
 
     def test_a_receive_that_is_cancelled_loses_nothing(self, use: Use) -> None:
         async def action(program: ProgramStream) -> bytes:
@@ -173,11 +139,7 @@ class StreamsConformance:
         assert sorted(woken) == ["receiver", "sender"]
 
     def test_a_sandbox_that_has_ended_is_not_found(
-        self,
-        server: Any,
-        provider: BakingProvider[Any],
-        sandbox: Sandbox,
-        stream: str,
+        self, server: Any, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
     ) -> None:
         server.kill_sandboxes()
         with pytest.raises(SandboxNotFoundError):

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -11,18 +12,14 @@ import pytest
 from sandboxkit.cli import main
 from sandboxkit.errors import ImageNotFoundError
 from sandboxkit.providers._hosted import install
-from sandboxkit.providers._hosted.agent import HostedInstance
-from sandboxkit.providers._hosted.baking import BakingProvider
-from sandboxkit.types import Command, SandboxSpec
-from tests.hosted.conftest import loaded
+from sandboxkit.types import Command
+from tests.hosted.conftest import SPEC, Provider, loaded, made, printed
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def provider(
-    anyio_backend: str, vendor: str, state: Path
-) -> AsyncIterator[BakingProvider[HostedInstance]]:
+async def provider(anyio_backend: str, vendor: str, state: Path) -> AsyncIterator[Provider]:
     provider = loaded(vendor)
     yield provider
     for baked in await provider.baked():
@@ -30,28 +27,12 @@ async def provider(
     await provider.aclose()
 
 
-async def start(provider: BakingProvider[HostedInstance], image: str | None = None) -> None:
-    """Start a sandbox, use it and delete it."""
-
-    async def drop(stream: object, data: bytes) -> None:
-        pass
-
-    sandbox_id = await provider.create(SandboxSpec(image=image, lifetime=600))
-    try:
-        assert (await provider.exec(sandbox_id, Command(("true",)), drop)).status == 0
-    finally:
-        await provider.delete(sandbox_id)
+async def start(provider: Provider, image: str | None = None) -> None:
+    async with made(provider, replace(SPEC, image=image)) as sandbox_id:
+        await printed(provider, sandbox_id, Command(("true",)))
 
 
-def become_old(state: Path) -> None:
-    """Let what is remembered be of another version."""
-    (path,) = state.glob("*.json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": "another"}))
-
-
-async def test_a_start_uses_the_baked_agent(
-    provider: BakingProvider[HostedInstance], vendor: str
-) -> None:
+async def test_a_start_uses_the_baked_agent(provider: Provider, vendor: str) -> None:
     baked = await provider.bake(None, renew=False)
     later = loaded(vendor)
     try:
@@ -62,24 +43,20 @@ async def test_a_start_uses_the_baked_agent(
         await later.aclose()
 
 
-async def test_baking_twice_builds_once(provider: BakingProvider[HostedInstance]) -> None:
+async def test_baking_twice_builds_once(provider: Provider) -> None:
     first = await provider.bake(None, renew=False)
     assert await provider.bake(None, renew=False) == first
     assert await provider.baked() == [first]
 
 
-async def test_a_start_works_after_the_baked_image_was_removed(
-    provider: BakingProvider[HostedInstance],
-) -> None:
+async def test_a_start_works_after_the_baked_image_was_removed(provider: Provider) -> None:
     baked = await provider.bake(None, renew=False)
     await provider._remove_snapshot(baked.reference)
     await start(provider)
     assert await provider.baked() == []
 
 
-async def test_removing_a_baked_image_removes_it_at_the_vendor(
-    provider: BakingProvider[HostedInstance],
-) -> None:
+async def test_removing_a_baked_image_removes_it_at_the_vendor(provider: Provider) -> None:
     baked = await provider.bake(None, renew=False)
     await start(provider, baked.reference)
     await provider.unbake(baked)
@@ -89,10 +66,11 @@ async def test_removing_a_baked_image_removes_it_at_the_vendor(
 
 
 async def test_an_image_of_another_version_is_replaced(
-    provider: BakingProvider[HostedInstance], state: Path, caplog: pytest.LogCaptureFixture
+    provider: Provider, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await provider.bake(None, renew=False)
-    become_old(state)
+    (path,) = state.glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": "another"}))
     with caplog.at_level(logging.WARNING, "sandboxkit"):
         for _ in range(2):
             await start(provider)
@@ -103,7 +81,7 @@ async def test_an_image_of_another_version_is_replaced(
     await start(provider)
 
 
-async def test_a_cancelled_baking_leaves_nothing(provider: BakingProvider[HostedInstance]) -> None:
+async def test_a_cancelled_baking_leaves_nothing(provider: Provider) -> None:
     # The emulator's end says what is left.
     for seconds in (0.05, 0.2, 0.4):
         with anyio.move_on_after(seconds):
@@ -111,7 +89,7 @@ async def test_a_cancelled_baking_leaves_nothing(provider: BakingProvider[Hosted
 
 
 async def test_a_baking_that_is_cancelled_while_its_sandbox_is_deleted_leaves_nothing(
-    provider: BakingProvider[HostedInstance], monkeypatch: pytest.MonkeyPatch
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delete = provider.delete
     with anyio.CancelScope() as scope:
@@ -140,8 +118,6 @@ def test_the_command_line_bakes_lists_and_removes(
     assert capsys.readouterr().out == ""
 
 
-def test_a_local_provider_refuses_to_bake(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_local_provider_refuses_to_bake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bake", "-p", "local"]) == 2
     assert "has nothing to bake" in capsys.readouterr().err

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.anyio
 class Vendor:
     """It makes what it is asked for; its answers get lost while it is `broken`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(creation, "_LATE_SECONDS", 0.2)
-        monkeypatch.setattr(creation, "_SETTLE_SECONDS", 1.0)
+    def __init__(self) -> None:
         self.alive: list[str] = []
         self.broken = True
         self.made = 0
@@ -51,27 +49,26 @@ class Vendor:
 
 @pytest.fixture
 def vendor(monkeypatch: pytest.MonkeyPatch) -> Vendor:
-    return Vendor(monkeypatch)
+    monkeypatch.setattr(creation, "_LATE_SECONDS", 0.2)
+    monkeypatch.setattr(creation, "_SETTLE_SECONDS", 1.0)
+    return Vendor()
 
 
-async def test_an_unfindable_creation_is_removed_on_close(
-    vendor: Vendor,
+@pytest.mark.parametrize("then", ["close", "create"])
+async def test_an_unfindable_creation_is_removed_on_close_and_by_the_next_one(
+    vendor: Vendor, then: str
 ) -> None:
     with pytest.raises(ProviderUnavailableError, match="a sandbox 0 may exist") as caught:
         await vendor.create()
     assert type(caught.value) is ProviderUnavailableError
     vendor.broken = False
     assert vendor.alive == ["box1"]
-    await vendor.creations.settle()
-    assert vendor.alive == []
-
-
-async def test_the_next_creation_removes_an_unfindable_one(vendor: Vendor) -> None:
-    with pytest.raises(ProviderUnavailableError):
-        await vendor.create()
-    vendor.broken = False
-    assert await vendor.create() == "box2"
-    assert vendor.alive == ["box2"]
+    if then == "close":
+        await vendor.creations.settle()
+        assert vendor.alive == []
+    else:
+        assert await vendor.create() == "box2"
+        assert vendor.alive == ["box2"]
 
 
 async def test_close_names_what_may_be_left_and_can_be_repeated(vendor: Vendor) -> None:

@@ -6,7 +6,7 @@ from sandboxkit import ConfigurationError, Egress, Sandbox, Session
 from sandboxkit.types import PublicUrl
 from tests.daytona.server import emulator as daytona_emulator
 from tests.e2b.server import emulator as e2b_emulator
-from tests.emulators.modal.client import modal_emulator
+from tests.modal.server import emulator as modal_emulator
 
 DEADLINE = 60
 UNKNOWN = "only the process that made it"
@@ -31,7 +31,7 @@ def test_e2b_protects_declared_ports_by_a_token(monkeypatch: pytest.MonkeyPatch)
         found = sandbox.public_url(8000).result(DEADLINE)
         assert found.url == f"https://8000-{sandbox.id}.e2b.app"
         assert found.headers == {"e2b-traffic-access-token": f"t-{sandbox.id}"}
-        assert server.networks[0]["allowPublicTraffic"] is False
+        assert server.state["networks"][0]["allowPublicTraffic"] is False
         other = Sandbox.from_id(sandbox.id, provider="e2b").result(DEADLINE)
         with pytest.raises(ConfigurationError, match=UNKNOWN):
             other.public_url(8000).result(DEADLINE)
@@ -73,10 +73,11 @@ def test_a_tunnel_of_modal_is_open_to_anyone_and_needs_a_network() -> None:
 def test_what_is_no_port_is_refused(ports: object) -> None:
     with Session("local") as session, pytest.raises(ConfigurationError, match="public_ports"):
         session.sandbox(public_ports=ports)  # type: ignore[arg-type]  # wrong on purpose
-    with (
-        Session("local") as session,
-        pytest.raises(ConfigurationError, match="public_ports: it has no"),
-    ):
-        session.sandbox(public_ports=[8000])
-    with Session("local") as session, pytest.raises(ConfigurationError, match="not public"):
-        session.sandbox().public_url(8000)
+
+
+def test_a_provider_without_public_addresses_refuses_them() -> None:
+    with Session("local") as session:
+        with pytest.raises(ConfigurationError, match="public_ports: it has no"):
+            session.sandbox(public_ports=[8000])
+        with pytest.raises(ConfigurationError, match="not public"):
+            session.sandbox().public_url(8000)

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -20,24 +20,25 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand
 from sandboxkit.providers._hosted import install
-from sandboxkit.providers._hosted.agent import HostedInstance
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError
-from sandboxkit.providers._hosted.baking import BakingProvider
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.types import Command, SandboxSpec
 from tests.e2b.server import emulator as e2b
-from tests.emulators.modal.client import modal_emulator as modal
-from tests.hosted.conftest import loaded
+from tests.hosted.conftest import SPEC, Provider, loaded, made, printed
 
 pytestmark = pytest.mark.anyio
 
 SECRET = "a secret of the user's"
+PLACES = ("in the image", "sent", "guessed wrongly")
+"""Where the agent of a start comes from."""
+
+
+def shell(script: str, *arguments: str, **env: str) -> Command:
+    return Command(("sh", "-c", script, "sh", *arguments), env=env)
 
 
 @pytest.fixture
-async def provider(
-    anyio_backend: str, vendor: str, state: Path
-) -> AsyncIterator[BakingProvider[HostedInstance]]:
+async def provider(anyio_backend: str, vendor: str, state: Path) -> AsyncIterator[Provider]:
     """A provider with a baked image."""
     provider = loaded(vendor)
     await provider.bake(None)
@@ -45,147 +46,92 @@ async def provider(
     await provider.aclose()
 
 
-class Recorded(ByteStream):
-    """A program's stream that counts what is sent on it, and may withhold what comes from it."""
+@dataclass
+class Run:
+    """A program that a provider has run."""
 
-    def __init__(self, stream: ByteStream, answers: "Answers") -> None:
-        self._stream, self._answers = stream, answers
-        self.sent = 0
-        self.data = b""
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        await self._answers.come.wait()
-        if self._answers.break_off:
-            raise anyio.BrokenResourceError
-        return await self._stream.receive(max_bytes)
-
-    async def send(self, item: bytes) -> None:
-        self.sent += len(item)
-        self.data += item
-        await self._stream.send(item)
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    request: bytes
+    """Its arguments, and what each says in base64."""
+    data: bytes = b""
+    """What was sent on its stream."""
 
 
-class Answers:
-    """Whether anything that programs of the sandboxes say arrives here."""
+@dataclass
+class Runs:
+    """The programs that a provider has run, and whether anything that they say arrives here."""
 
-    def __init__(self) -> None:
-        self.come = anyio.Event()
-        self.come.set()
-        self.break_off = False
-        """Whether every stream breaks instead."""
-
-    def withhold(self) -> None:
-        self.come = anyio.Event()
+    arrives: anyio.Event = field(default_factory=anyio.Event)
+    breaks: bool = False
+    """Whether every stream breaks instead."""
+    all: list[Run] = field(default_factory=list)
 
 
-@pytest.fixture
-def answers() -> Answers:
-    return Answers()
-
-
-@pytest.fixture
-def runs(
-    provider: BakingProvider[HostedInstance], answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[tuple[str, ...], Recorded]]:
-    """The programs that the provider runs, and their streams."""
-    run, found = provider._run, list[tuple[tuple[str, ...], Recorded]]()
-
-    async def recorded(sandbox_id: str, argv: tuple[str, ...]) -> ByteStream:
-        stream = Recorded(await run(sandbox_id, argv), answers)
-        found.append((argv, stream))
-        return stream
-
-    monkeypatch.setattr(provider, "_run", recorded)
-    return found
-
-
-def sent_of(run: tuple[tuple[str, ...], Recorded]) -> bytes:
-    """Everything that was sent to a program: with the request that started it, and on its stream."""
-    argv, stream = run
-    return b"".join(decoded(argv)) + stream.data
-
-
-class Printed:
-    """Collects a command's stdout."""
-
-    def __init__(self) -> None:
-        self.text = b""
-
-    async def __call__(self, stream: object, data: bytes) -> None:
-        self.text += data
-
-
-def decoded(argv: tuple[str, ...]) -> Iterator[bytes]:
-    """Each argument, and what it says in base64."""
+def _decoded(argv: tuple[str, ...]) -> Iterator[bytes]:
     for word in argv:
         yield word.encode()
         with suppress(ValueError):
             yield base64.b64decode(word, validate=True)
 
 
+@pytest.fixture
+def runs(anyio_backend: str, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """The programs that the provider runs from here on."""
+    run, found = provider._run, Runs()
+    found.arrives.set()
+
+    async def recorded(sandbox_id: str, argv: tuple[str, ...]) -> ByteStream:
+        stream, noted = await run(sandbox_id, argv), Run(b"".join(_decoded(argv)))
+        send, receive = stream.send, stream.receive
+
+        async def sending(item: bytes) -> None:
+            noted.data += item
+            await send(item)
+
+        async def receiving(max_bytes: int = 65536) -> bytes:
+            await found.arrives.wait()
+            if found.breaks:
+                raise anyio.BrokenResourceError
+            return await receive(max_bytes)
+
+        monkeypatch.setattr(stream, "send", sending)
+        monkeypatch.setattr(stream, "receive", receiving)
+        found.all.append(noted)
+        return stream
+
+    monkeypatch.setattr(provider, "_run", recorded)
+    return found
+
+
 async def test_the_request_that_starts_a_baked_agent_has_all_that_the_agent_needs(
-    provider: BakingProvider[HostedInstance], runs: list[tuple[tuple[str, ...], Recorded]]
+    provider: Provider, runs: Runs
 ) -> None:
-    sandbox_id = await provider.create(SandboxSpec(env={"A": "1"}, lifetime=600))
-    try:
-        assert [stream.sent for _, stream in runs] == [0]
-        printed = Printed()
+    async with made(provider, replace(SPEC, env={"A": "1"})) as sandbox_id:
+        assert [each.data for each in runs.all] == [b""]
         script = (
             'echo "$A ${SANDBOXKIT_FIRST-no}"; grep -l -a SANDBOXKIT_FIRST /proc/[0-9]*/cmdline'
         )
-        await provider.exec(sandbox_id, Command(("sh", "-c", script)), printed)
-        mine = printed.text.splitlines()
-        assert mine[0] == b"1 no"
+        mine = (await printed(provider, sandbox_id, shell(script))).splitlines()
+        assert mine[0] == "1 no"
         assert len(mine) <= 3  # the command's own shell, and grep
-        assert len(runs) == 1
-    finally:
-        await provider.delete(sandbox_id)
+        assert len(runs.all) == 1
 
 
-async def test_secrets_are_sent_on_the_stream_because_vendors_log_command_lines(
-    provider: BakingProvider[HostedInstance], runs: list[tuple[tuple[str, ...], Recorded]]
+@pytest.mark.parametrize("name", ["secrets", "env"])
+async def test_secrets_and_what_is_too_large_for_a_command_line_are_sent_on_the_stream(
+    provider: Provider, runs: Runs, name: str
 ) -> None:
-    sandbox_id = await provider.create(SandboxSpec(secrets={"KEY": SECRET}, lifetime=600))
-    try:
-        [(argv, stream)] = runs
-        assert stream.sent > len(SECRET)
-        assert SECRET.encode() not in b"".join(decoded(argv))
-        printed = Printed()
-        await provider.exec(sandbox_id, Command(("sh", "-c", 'echo "$KEY"')), printed)
-        assert printed.text.decode() == f"{SECRET}\n"
-    finally:
-        await provider.delete(sandbox_id)
-
-
-async def test_an_environment_too_large_for_a_command_line_is_sent_on_the_stream(
-    provider: BakingProvider[HostedInstance], runs: list[tuple[tuple[str, ...], Recorded]]
-) -> None:
-    large = "x" * 70_000
-    sandbox_id = await provider.create(SandboxSpec(env={"LARGE": large}, lifetime=600))
-    try:
-        [(_, stream)] = runs
-        assert stream.sent > len(large)
-        printed = Printed()
-        await provider.exec(sandbox_id, Command(("sh", "-c", "echo ${#LARGE}")), printed)
-        assert printed.text == b"70000\n"
-    finally:
-        await provider.delete(sandbox_id)
-
-
-PLACES = ("in the image", "sent", "guessed wrongly")
-"""Where the agent of a start comes from."""
+    """Vendors log command lines."""
+    value = SECRET if name == "secrets" else "x" * 70_000
+    spec = SandboxSpec(lifetime=600, **{name: {"KEY": value}})  # type: ignore[arg-type]  # one of two
+    async with made(provider, spec) as sandbox_id:
+        (run,) = runs.all
+        assert len(run.data) > len(value)
+        assert value.encode() not in run.request
+        assert await printed(provider, sandbox_id, shell('echo "$KEY"')) == f"{value}\n"
 
 
 @pytest.fixture(params=PLACES)
-async def spec(
-    request: pytest.FixtureRequest, provider: BakingProvider[HostedInstance]
-) -> SandboxSpec:
+async def spec(request: pytest.FixtureRequest, provider: Provider) -> SandboxSpec:
     """A spec, of a sandbox whose agent is there, has to be sent, or is missing against expectation."""
     if request.param != "in the image":
         for baked in await provider.baked():
@@ -193,72 +139,57 @@ async def spec(
         provider._assumed_agents.clear()
         if request.param == "guessed wrongly":
             provider._assumed_agents[""] = install.PRESENT
-    return SandboxSpec(lifetime=600)
+    return SPEC
 
 
 async def test_the_first_command_is_sent_before_anything_is_heard_of_the_agent(
-    provider: BakingProvider[HostedInstance],
-    runs: list[tuple[tuple[str, ...], Recorded]],
-    answers: Answers,
-    spec: SandboxSpec,
+    provider: Provider, runs: Runs, spec: SandboxSpec
 ) -> None:
     mark = "the first command's own text"
-    first = FirstCommand(Command(("sh", "-c", 'echo "$1" >>/tmp/ran; cat /tmp/ran', "sh", mark)))
-    sandbox_id = ""
+    first = FirstCommand(shell('echo "$1" >>/tmp/ran; cat /tmp/ran', mark))
+    runs.arrives = anyio.Event()
 
-    async def create() -> None:
-        nonlocal sandbox_id
-        sandbox_id = await provider.create_for(spec, first)
+    def have_it() -> list[bool]:
+        return [mark.encode() in each.request + each.data for each in runs.all]
 
-    answers.withhold()
-    async with anyio.create_task_group() as group:
-        group.start_soon(create)
+    async def hear() -> None:
         with anyio.fail_after(60):
-            while not (runs and mark.encode() in sent_of(runs[0])):
+            while not any(have_it()[:1]):
                 await anyio.sleep(0.01)
-        assert not sandbox_id
         assert first.sent
-        answers.come.set()
-    try:
-        printed = Printed()
-        assert (await provider.exec(sandbox_id, first.command, printed)).status == 0
-        assert printed.text.decode() == f"{mark}\n"  # it ran once
-        assert sum(mark.encode() in sent_of(each) for each in runs) == len(runs)
-    finally:
-        await provider.delete(sandbox_id)
+        runs.arrives.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(hear)
+        async with made(provider, spec, first) as sandbox_id:
+            assert runs.arrives.is_set()
+            assert await printed(provider, sandbox_id, first.command) == f"{mark}\n"  # it ran once
+            assert all(have_it())
 
 
 async def test_variables_of_the_first_command_are_sent_on_the_stream(
-    provider: BakingProvider[HostedInstance], runs: list[tuple[tuple[str, ...], Recorded]]
+    provider: Provider, runs: Runs
 ) -> None:
-    first = FirstCommand(Command(("sh", "-c", 'echo "$KEY"'), env={"KEY": SECRET}))
-    sandbox_id = await provider.create_for(SandboxSpec(lifetime=600), first)
-    try:
-        [(argv, stream)] = runs
-        assert SECRET.encode() not in b"".join(decoded(argv))
-        assert SECRET.encode() in stream.data
-        printed = Printed()
-        await provider.exec(sandbox_id, first.command, printed)
-        assert printed.text.decode() == f"{SECRET}\n"
-    finally:
-        await provider.delete(sandbox_id)
+    first = FirstCommand(shell('echo "$KEY"', KEY=SECRET))
+    async with made(provider, SPEC, first) as sandbox_id:
+        (run,) = runs.all
+        assert SECRET.encode() not in run.request
+        assert SECRET.encode() in run.data
+        assert await printed(provider, sandbox_id, first.command) == f"{SECRET}\n"
 
 
 async def test_a_start_that_breaks_after_the_command_was_sent_may_have_run_it(
-    provider: BakingProvider[HostedInstance],
-    runs: list[tuple[tuple[str, ...], Recorded]],
-    answers: Answers,
-    spec: SandboxSpec,
+    provider: Provider, runs: Runs, spec: SandboxSpec
 ) -> None:
     first = FirstCommand(Command(("true",)))
-    answers.break_off = True
+    runs.breaks = True
     with pytest.raises(ProviderUnavailableError, match="broke"):
         await provider.create_for(spec, first)
     assert first.sent
 
 
 async def test_an_agent_that_refuses_has_not_run_the_command_that_was_sent_along(
-    provider: BakingProvider[HostedInstance], spec: SandboxSpec
+    provider: Provider, spec: SandboxSpec
 ) -> None:
     first = FirstCommand(Command(("true",)))
     with pytest.raises(SandboxStartError, match="/proc/no/such"):
@@ -267,44 +198,28 @@ async def test_an_agent_that_refuses_has_not_run_the_command_that_was_sent_along
 
 
 async def test_a_refused_program_has_not_run_the_command_that_was_sent_with_it(
-    provider: BakingProvider[HostedInstance], monkeypatch: pytest.MonkeyPatch
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unavailable = ProviderUnavailableError("cannot be reached", provider=provider.name)
     unclear = ProviderUnavailableError("no answer", provider=provider.name)
     unclear.__cause__ = AmbiguousError("no answer", provider=provider.name)
     gone = SandboxNotFoundError("it has ended since", provider=provider.name)
-    for error, sent in ((unavailable, False), (unclear, True), (gone, True)):
+    refusals: list[tuple[SandboxError, bool]] = [
+        (unavailable, False),
+        (unclear, True),
+        (gone, True),
+    ]
+    for error, sent in refusals:
         first = FirstCommand(Command(("true",)))
 
-        async def refuse(
-            sandbox_id: str,
-            argv: tuple[str, ...],
-            error: SandboxError = error,
-            first: FirstCommand = first,
-        ) -> ByteStream:
+        def refuse(*_: object, error: SandboxError = error, first: FirstCommand = first) -> None:
             assert first.sent
             raise error
 
         monkeypatch.setattr(provider, "_run", refuse)
         with pytest.raises(SandboxError):
-            await provider.create_for(SandboxSpec(lifetime=600), first)
+            await provider.create_for(SPEC, first)
         assert first.sent == sent
-
-
-def test_a_start_and_its_first_command_take_four_requests_on_modal(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sandboxkit.providers.modal._stream._SILENT_SECONDS", 60.0)
-    with modal() as emulator, Session("modal") as session:
-        session.sandbox().start().result(60)  # opens the connection, and builds the image
-        emulator.ask("calls")
-        assert session.sandbox().exec(["true"]).result(60).returncode == 0
-        assert emulator.ask("calls") == {
-            "SandboxCreateV2": 1,
-            "TaskExecStart": 1,
-            "TaskExecStdioRead": 1,
-            "TaskExecStdinWrite": 1,
-        }
 
 
 def test_a_sandbox_that_is_deleted_at_once_is_no_reason_to_probe_e2bs_streams_again(

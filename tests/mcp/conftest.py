@@ -7,7 +7,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import IO
 
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
@@ -39,31 +38,22 @@ def text(answer: CallToolResult) -> str:
 @contextmanager
 def by_hand(*options: str) -> "Iterator[subprocess.Popen[str]]":
     """A server that waits for requests, killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, *COMMAND, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with process:
-            ours: dict[str, object] = {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": {"name": "hand", "version": "1"},
-            }
-            assert "result" in ask(process, "initialize", ours)
+    command = [sys.executable, *COMMAND, *options]
+    ours = {"protocolVersion": "2025-06-18", "clientInfo": {"name": "hand", "version": "1"}}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert "result" in ask(process, "initialize", {**ours, "capabilities": {}})
             send(process, {"method": "notifications/initialized"})
-            try:
-                yield process
-            finally:
-                process.kill()
-    finally:
-        process.kill()
+            yield process
+        finally:
+            process.kill()
 
 
-def call(process: "subprocess.Popen[str]", name: str, **arguments: object) -> dict[str, object]:
-    return ask(process, "tools/call", {"name": name, "arguments": arguments})
+def call(process: "subprocess.Popen[str]", command: str) -> None:
+    """Run a command by the tool `exec`, and wait for the answer."""
+    ask(process, "tools/call", {"name": "exec", "arguments": {"command": command}})
 
 
 def ask(
@@ -71,19 +61,12 @@ def ask(
 ) -> dict[str, object]:
     number = uuid.uuid4().hex
     send(process, {"id": number, "method": method, "params": params})
-    for line in _stream(process.stdout):
-        answer: dict[str, object] = json.loads(line)
-        if answer.get("id") == number:
-            return answer
-    pytest.fail(f"the server ended before it answered {method}")
+    assert process.stdout is not None
+    answers: Iterator[dict[str, object]] = map(json.loads, process.stdout)
+    return next(each for each in answers if each.get("id") == number)
 
 
 def send(process: "subprocess.Popen[str]", message: dict[str, object]) -> None:
-    stream = _stream(process.stdin)
-    stream.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    stream.flush()
-
-
-def _stream(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    process.stdin.flush()

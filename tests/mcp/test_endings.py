@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sandboxkit import Sandbox
+from sandboxkit.testing.conformance._base import until
 from tests.docker_here import require_docker
 from tests.mcp.conftest import COMMAND, by_hand, call, send
 from tests.process_list import processes
@@ -20,8 +19,8 @@ _SECONDS = 120.0
 CLIENT = (Path(__file__).parent / "client.txt").read_text()
 
 
-def gone(tag: str, provider: str) -> bool:
-    return _soon(lambda: not Sandbox.list(tag, provider=provider).result())
+def gone(tag: str, provider: str) -> None:
+    until(lambda: not Sandbox.list(tag, provider=provider).result(), "nothing is left", _SECONDS)
 
 
 def test_a_client_that_is_killed_in_the_middle_of_a_call(tag: str) -> None:
@@ -34,24 +33,24 @@ def test_a_client_that_is_killed_in_the_middle_of_a_call(tag: str) -> None:
     with client:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
-        [server] = _children(client.pid)
+        [server] = [each.pid for each in processes() if each.parent == client.pid]
         assert len(Sandbox.list(tag, provider="docker").result()) == 1
         client.kill()
-    assert gone(tag, "docker")
-    assert _soon(lambda: not os.path.exists(f"/proc/{server}"))
+    gone(tag, "docker")
+    until(lambda: not os.path.exists(f"/proc/{server}"), "its server is gone", _SECONDS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_server_that_is_signalled_during_a_call(number: signal.Signals, tag: str) -> None:
     with by_hand("-p", "local", "--tag", tag) as server:
-        call(server, "exec", command="true")
+        call(server, "true")
         sleep = {"name": "exec", "arguments": {"command": "sleep 600"}}
         send(server, {"id": 9, "method": "tools/call", "params": sleep})
         assert len(Sandbox.list(tag, provider="local").result()) == 1
         server.send_signal(number)
         code = server.wait(_SECONDS)
         if number is signal.SIGKILL:
-            assert gone(tag, "local")  # by its lifeline, which nobody had to tell
+            gone(tag, "local")  # by its lifeline, which nobody had to tell
         else:
             assert code == 128 + number
             assert Sandbox.list(tag, provider="local").result() == []
@@ -59,7 +58,7 @@ def test_a_server_that_is_signalled_during_a_call(number: signal.Signals, tag: s
 
 def test_a_client_that_closes_its_end_and_reads_no_answer(tag: str) -> None:
     with by_hand("-p", "local", "--tag", tag) as server:
-        call(server, "exec", command="true")
+        call(server, "true")
         for number in range(20):  # more than the pipe takes
             much = {"name": "exec", "arguments": {"command": "seq 10000"}}
             send(server, {"id": number, "method": "tools/call", "params": much})
@@ -80,16 +79,3 @@ def test_options_are_checked_before_a_client_is_served() -> None:
     assert done.returncode == 2
     assert "memory_mb" in done.stderr
     assert done.stdout == ""
-
-
-def _children(pid: int) -> list[str]:
-    return [str(each.pid) for each in processes() if each.parent == pid]
-
-
-def _soon(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _SECONDS
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

@@ -1,43 +1,18 @@
 """The byte stream of one program in a sandbox: exact, bounded, and broken rather than wrong."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import anyio
 import pytest
 
-from sandboxkit import Operation, SandboxNotFoundError, Session
+from sandboxkit import Operation, Sandbox
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers.modal import ModalProvider
+from tests.emulators._server import Server
 from tests.hosted.streams import ALL_BYTES, Use, everything
-from tests.modal.server import ModalServer
 
 SECONDS = 60.0
-LATER = 30.0
-"""Seconds for what happens soon, on a machine that does much else."""
 
 
-@pytest.fixture
-def sandbox_id(session: Session) -> str:
-    """A sandbox that has started."""
-    return str(session.sandbox().start().result(SECONDS).id)
-
-
-@pytest.fixture
-def use(provider: ModalProvider, sandbox_id: str) -> Use:
-    """Start a program in the sandbox, do something with its stream, and close it."""
-
-    def using(action: Callable[[ProgramStream], Awaitable[Any]], argv: tuple[str, ...]) -> Any:
-        async def run() -> Any:  # Any: what the action returns
-            async with await provider._run(sandbox_id, argv) as stream:
-                return await action(stream)
-
-        return Operation(run()).result(SECONDS)
-
-    return using
-
-
-def test_unread_output_blocks_the_program(use: Use, sandbox_id: str) -> None:
+def test_unread_output_blocks_the_program(use: Use, sandbox: Sandbox) -> None:
     script = """
 import os
 written = 0
@@ -52,7 +27,7 @@ while written < 512 << 20:
         written = -1
         while True:
             await anyio.sleep(1.5)
-            async with await another._run(sandbox_id, ("cat", "/tmp/written")) as output:
+            async with await another._run(str(sandbox.id), ("cat", "/tmp/written")) as output:
                 before, written = written, int(await everything(output) or 0)
             if before == written > 0:
                 await another.aclose()
@@ -62,8 +37,8 @@ while written < 512 << 20:
     assert use(action, ("python3", "-c", script)) < (64 + 16) << 20
 
 
-@pytest.mark.parametrize("way", ["cut", "forget"])
-def test_a_break_is_bridged_exactly_or_reported(server: ModalServer, use: Use, way: str) -> None:
+@pytest.mark.parametrize("way", ["break_connections", "forget"])
+def test_a_break_is_bridged_exactly_or_reported(server: Server, use: Use, way: str) -> None:
     """The SDK carries on by offsets where the worker still knows the program; else the stream breaks."""
     data = ALL_BYTES * 40_000
 
@@ -94,11 +69,11 @@ def test_a_break_is_bridged_exactly_or_reported(server: ModalServer, use: Use, w
     received = use(action, ("cat",))
     assert isinstance(received, bytes)
     assert data.startswith(received)
-    assert (received == data) == (way == "cut")
+    assert (received == data) == (way == "break_connections")
 
 
 @pytest.mark.parametrize("call", ["TaskExecStdioRead", "TaskExecStdinWrite"])
-def test_a_refusal_by_modal_breaks_the_stream(server: ModalServer, use: Use, call: str) -> None:
+def test_a_refusal_by_modal_breaks_the_stream(server: Server, use: Use, call: str) -> None:
     async def action(stream: ProgramStream) -> bytes:
         with pytest.raises(anyio.BrokenResourceError):
             await (stream.receive() if call == "TaskExecStdioRead" else stream.send(b"x"))
@@ -110,27 +85,13 @@ def test_a_refusal_by_modal_breaks_the_stream(server: ModalServer, use: Use, cal
     assert use(action, ("cat",)) == b"too many requests"
 
 
-def test_an_ended_sandbox_breaks_the_stream_for_good(
-    server: ModalServer, provider: ModalProvider, sandbox_id: str, use: Use
-) -> None:
-    async def action(stream: ProgramStream) -> None:
-        assert await stream.receive() == b"up\n"
-        await anyio.to_thread.run_sync(lambda: server.ask("end", sandbox_id=sandbox_id))
-        with pytest.raises(anyio.BrokenResourceError):
-            await stream.receive()
-        with pytest.raises(SandboxNotFoundError):
-            await provider._run(sandbox_id, ("true",))
-
-    use(action, ("sh", "-c", "echo up; cat"))
-
-
 def test_a_program_starts_over_a_handle_that_another_call_has_closed(
-    provider: ModalProvider, sandbox_id: str
+    provider: ModalProvider, sandbox: Sandbox
 ) -> None:
     async def run() -> bytes:
-        handle = await provider._handle(sandbox_id)
+        handle = await provider._handle(str(sandbox.id))
         await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
-        async with await provider._run(sandbox_id, ("echo", "fine")) as stream:
+        async with await provider._run(str(sandbox.id), ("echo", "fine")) as stream:
             return await everything(stream)
 
     assert Operation(run()).result(SECONDS) == b"fine\n"

@@ -15,20 +15,15 @@ VALUES = st.text(max_size=256) | st.text(alphabet="_x0Fa5-.", max_size=256)
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_every_tag_is_restored_and_stored_within_the_rules(
-    tags: dict[str, str],
-) -> None:
+def test_every_tag_is_restored_and_stored_within_the_rules(tags: dict[str, str]) -> None:
     stored = encode(tags)
     assert all(RULE.fullmatch(text) for pair in stored.items() for text in pair)
     assert decode(stored) == tags
 
 
-def test_plain_tags_are_stored_as_they_are() -> None:
+def test_plain_tags_are_stored_as_they_are_and_long_values_in_several() -> None:
     tags = {"run": "42", "rl-training": "v1.2_final", "sandboxkit.expires": "1790000000"}
     assert encode(tags) == tags
-
-
-def test_a_long_value_is_split_over_several_tags() -> None:
     assert encode({"k": "v" * 150}) == {"k": "v" * 63, "k_x-1": "v" * 63, "k_x-2": "v" * 24}
 
 

@@ -4,9 +4,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sandboxkit import Operation, Sandbox, Session
+from sandboxkit import ConfigurationError, Operation, Sandbox, Session
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.baking import BakingProvider
+from tests.emulators._server import Server
 from tests.hosted.conformance import VendorConformance
 from tests.hosted.streams import Use
 from tests.hosted.vendor import Vendor, eventually
@@ -19,7 +20,19 @@ class TestModal(VendorConformance):
 
     def test_a_lifetime_is_rounded_up(self, server: Any, session: Session) -> None:  # type: ignore[override]  # no cases
         sandbox = session.sandbox(lifetime=0.4).start().result(30)
-        assert server.ask("timeout", sandbox_id=sandbox.id) == 1
+        assert server.state["timeouts"][sandbox.id] == 1
+
+    @pytest.mark.parametrize(
+        ("choice", "named"),
+        [({"region": "atlantis"}, "atlantis"), ({"app": "no spaces allowed"}, "no spaces")],
+    )
+    def test_an_option_of_the_provider_that_modal_refuses_is_named(
+        self, server: Server, choice: dict[str, str], named: str
+    ) -> None:
+        provider = self.vendor.provider(**choice)
+        with Session(provider) as session, pytest.raises(ConfigurationError, match=named):
+            session.sandbox().start().result(30)
+        Operation(provider.aclose()).result(30)
 
     # Modal kills no program: the end of its input is what ends it.
 
@@ -35,11 +48,7 @@ class TestModal(VendorConformance):
         eventually(lambda: _has_ended(sandbox))
 
     def test_a_start_that_is_cancelled_leaves_no_program(
-        self,
-        server: Any,
-        provider: BakingProvider[Any],
-        sandbox: Sandbox,
-        stream: str,
+        self, server: Any, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
     ) -> None:
         server.fault("TaskExecStart", "silent", times=1)
         argv = ("sh", "-c", "cat; echo ended >/tmp/ended")

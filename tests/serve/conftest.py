@@ -73,6 +73,5 @@ def local() -> Iterator[str]:
 
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
-    """A client."""
     with httpx.Client(timeout=60) as client:
         yield client

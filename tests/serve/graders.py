@@ -16,7 +16,6 @@ class Mortal(FakeProvider):
     dead = False
 
     async def create(self, spec: SandboxSpec) -> str:
-        """Start a sandbox, unless the backend is dead."""
         if self.dead:
             raise ProviderUnavailableError("the daemon died")
         return await super().create(spec)
@@ -26,7 +25,6 @@ class Hanging(FakeProvider):
     """Never finishes to make a sandbox."""
 
     async def create(self, spec: SandboxSpec) -> str:
-        """Wait for ever."""
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -39,7 +37,6 @@ class Held:
         self.let_go = False
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Wait until `let_go`; a submission "right" passes then."""
         self.begun += 1
         try:
             while not self.let_go:
@@ -55,7 +52,6 @@ class NeedsSandbox:
     """Passes each submission for which a sandbox starts."""
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Start a sandbox."""
         sandbox = session.sandbox()
         try:
             await sandbox.start()

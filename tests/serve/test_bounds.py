@@ -1,7 +1,7 @@
 """What the service refuses: strangers, too much work, too long bodies, open addresses."""
 
-import threading
-import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -10,7 +10,8 @@ import pytest
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve import ServiceConfig, Token, read_tokens
 from sandboxkit.integrations.serve import serve as run_service
-from tests.serve.conftest import Serve
+from sandboxkit.testing.conformance._base import until
+from tests.serve.conftest import Serve, replica
 from tests.serve.graders import Held, Mortal
 
 ALICE, BOB = Token("alice", "a" * 20, quota=2), Token("bob", "b" * 20)
@@ -43,9 +44,7 @@ def test_a_request_without_a_valid_token_is_refused(
 
 
 @pytest.fixture(scope="module")
-def tokened() -> object:
-    from tests.serve.conftest import replica
-
+def tokened() -> Iterator[str]:
     with replica(provider=Mortal(), grader=Held(), tokens=(ALICE, BOB)) as url:
         yield url
 
@@ -62,62 +61,45 @@ def test_a_valid_token_is_needed_before_a_body_is_looked_at(
     assert http.get(f"{url}/healthz").status_code == 200
 
 
-class Waiting:
-    """Requests in threads, until their answers are collected."""
-
-    def __init__(self, url: str, grader: Held) -> None:
-        self._url, self._grader = url, grader
-        self._threads: list[threading.Thread] = []
-        self.statuses: list[int] = []
-
-    def ask(self, submissions: int, token: Token) -> None:
-        before = self._grader.begun
-        body = {"task": {}, "submissions": ["right"] * submissions}
-
-        def work() -> None:
-            answer = httpx.post(
-                f"{self._url}/v1/grade", json=body, headers=bearer(token), timeout=120
-            )
-            self.statuses.append(answer.status_code)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        self._threads.append(thread)
-        while self._grader.begun < before + submissions:
-            time.sleep(0.01)
-
-    def collect(self) -> list[int]:
-        self._grader.let_go = True
-        for thread in self._threads:
-            thread.join()
-        return self.statuses
+def ask(
+    threads: ThreadPoolExecutor, url: str, grader: Held, submissions: int, token: Token
+) -> "Future[httpx.Response]":
+    """Begin a request; return when the grader has begun all of its submissions."""
+    begun = grader.begun + submissions
+    body = {"task": {}, "submissions": ["right"] * submissions}
+    headers = bearer(token)
+    asked = threads.submit(httpx.post, f"{url}/v1/grade", json=body, headers=headers, timeout=120)
+    until(lambda: grader.begun == begun, "its work has begun", 60)
+    return asked
 
 
 def test_a_client_past_its_quota_waits_and_others_do_not(serve: Serve, http: httpx.Client) -> None:
     grader = Held()
     url = serve(provider=Mortal(), grader=grader, tokens=(ALICE, BOB))
-    waiting = Waiting(url, grader)
-    waiting.ask(2, ALICE)
-    refused = http.post(f"{url}/v1/grade", json=BODY, headers=bearer(ALICE))
+    with ThreadPoolExecutor() as threads:
+        hers = ask(threads, url, grader, 2, ALICE)
+        refused = http.post(f"{url}/v1/grade", json=BODY, headers=bearer(ALICE))
+        his = ask(threads, url, grader, 3, BOB)
+        grader.let_go = True
+        assert (hers.result().status_code, his.result().status_code) == (200, 200)
     assert refused.status_code == 429
     assert "the quota of 'alice' is full: 2 of 2" in refused.text
     assert int(refused.headers["retry-after"]) >= 1
-    waiting.ask(3, BOB)
-    assert waiting.collect() == [200, 200]
     assert http.post(f"{url}/v1/grade", json=BODY, headers=bearer(ALICE)).status_code == 200
 
 
 def test_a_full_service_asks_to_come_back(serve: Serve, http: httpx.Client) -> None:
     grader = Held()
     url = serve(provider=Mortal(), grader=grader, tokens=(BOB,), queue=3, pool=0)
-    waiting = Waiting(url, grader)
-    waiting.ask(3, BOB)
-    refused = http.post(f"{url}/v1/run", json={"code": "1"}, headers=bearer(BOB))
-    assert refused.status_code == 429
-    assert "the service is full: 3 of 3" in refused.text
     fusion = {"code": "1", "language": "python"}
-    assert http.post(f"{url}/run_code", json=fusion, headers=bearer(BOB)).status_code == 504
-    assert waiting.collect() == [200]
+    with ThreadPoolExecutor() as threads:
+        his = ask(threads, url, grader, 3, BOB)
+        refused = http.post(f"{url}/v1/run", json={"code": "1"}, headers=bearer(BOB))
+        late = http.post(f"{url}/run_code", json=fusion, headers=bearer(BOB))
+        grader.let_go = True
+        assert his.result().status_code == 200
+    assert (refused.status_code, late.status_code) == (429, 504)
+    assert "the service is full: 3 of 3" in refused.text
 
 
 def test_a_request_larger_than_the_queue_is_admitted_alone(
@@ -126,7 +108,7 @@ def test_a_request_larger_than_the_queue_is_admitted_alone(
     grader = Held()
     grader.let_go = True
     url = serve(provider=Mortal(), grader=grader, queue=2)
-    body = {"task": {}, "submissions": ["right"] * 5}
+    body = {**BODY, "submissions": ["right"] * 5}
     assert http.post(f"{url}/v1/grade", json=body).status_code == 200
 
 
@@ -157,10 +139,9 @@ def test_an_open_address_needs_tokens(host: str) -> None:
 def test_a_wrong_file_of_tokens_is_named_without_its_secrets(
     tmp_path: Path, text: str, named: str
 ) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(text)
+    (tmp_path / "tokens").write_text(text)
     with pytest.raises(ConfigurationError) as caught:
-        read_tokens(path)
+        read_tokens(tmp_path / "tokens")
     assert named in str(caught.value)
     assert "s" * 20 not in str(caught.value)
 

@@ -1,8 +1,8 @@
 """Grading over HTTP: verdicts as they come, deadlines, clients that leave, failures of the backend."""
 
 import json
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -117,21 +117,16 @@ def test_a_repeated_request_with_the_same_key_is_graded_once(
     url = serve(provider=Mortal(), grader=grader)
     body = {"task": {}, "submissions": ["right", "wrong"]}
     keys = {"Idempotency-Key": "step-1"}
-    answers: list[httpx.Response] = []
 
-    def ask() -> None:
-        answers.append(httpx.post(f"{url}/v1/grade", json=body, headers=keys, timeout=120))
+    def ask() -> list[object]:
+        answer = httpx.post(f"{url}/v1/grade", json=body, headers=keys, timeout=120)
+        return [line["reward"] for line in graded(answer)]
 
-    threads = [threading.Thread(target=ask) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    while not grader.begun:
-        time.sleep(0.01)
-    grader.let_go = True
-    for thread in threads:
-        thread.join()
-    ask()  # afterwards as well
-    assert [[line["reward"] for line in graded(answer)] for answer in answers] == [[1, 0]] * 4
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(ask) for _ in range(3)]
+        until(lambda: grader.begun > 0, "its work has begun", 60)
+        grader.let_go = True
+    assert [*(each.result() for each in asked), ask()] == [[1, 0]] * 4  # afterwards as well
     assert grader.begun == 2
     other = http.post(f"{url}/v1/grade", json={**body, "submissions": ["x"]}, headers=keys)
     assert other.status_code == 422

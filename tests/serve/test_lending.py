@@ -91,18 +91,9 @@ def test_a_bad_address_is_refused_before_anything_happens(url: str, message: str
     assert "secret" not in str(caught.value)
 
 
-@contextlib.contextmanager
-def _silent_port() -> Iterator[int]:
-    """Hold a port on which nobody listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
-
-
 def test_nobody_there_is_no_fault_of_the_caller() -> None:
     with (
-        _silent_port() as port,
-        Session(f"http://127.0.0.1:{port}") as session,
+        Session("http://127.0.0.1:9") as session,
         pytest.raises(ProviderUnavailableError, match="SANDBOXKIT_SERVICE_URL"),
     ):
         session.run(["true"]).result(DEADLINE)
@@ -152,10 +143,7 @@ def test_a_lifetime_beyond_the_service_s_is_refused(serve: Serve) -> None:
 
 def test_a_backend_without_an_agent_lends_none(serve: Serve, http: httpx.Client) -> None:
     url = serve(provider=Mortal(), pool=0)
-    with (
-        Session(url) as session,
-        pytest.raises(ConfigurationError, match="no agent"),
-    ):
+    with Session(url) as session, pytest.raises(ConfigurationError, match="no agent"):
         session.sandbox().start().result(DEADLINE)
     assert http.get(f"{url}/v1/sandboxes").json() == []
 
@@ -246,27 +234,22 @@ def test_another_replica_sends_the_owner_to_the_first(serve: Serve) -> None:
     with Session(first) as session, Session(second) as elsewhere:
         sandbox = session.sandbox().start().result(DEADLINE)
         assert sandbox.id is not None
-        link = f"/v1/sandboxes/{sandbox.id}/link"
-        answer = _upgrade(second, f"{link}?owner=true")
+        head = _upgrade(f"/v1/sandboxes/{sandbox.id}/link?owner=true")
+        with _asking(second, head) as connection:
+            answer = _read(connection)
         assert answer.startswith(b"HTTP/1.1 503"), answer
         assert b"session affinity" in answer
         other = elsewhere.from_id(sandbox.id).result(DEADLINE)
         assert other.exec(["echo", "both"]).result(DEADLINE).stdout == "both\n"
 
 
-def _upgrade(url: str, path: str) -> bytes:
-    """The answer to the request for a WebSocket."""
+@contextlib.contextmanager
+def _asking(url: str, head: str, body: str = "") -> Iterator[socket.socket]:
+    """Send the head of a request and a part of its body, and yield the connection."""
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), 30) as connection:
-        connection.sendall(_request(path))
-        return _read(connection)
-
-
-def _request(path: str) -> bytes:
-    return (
-        f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    ).encode()
+    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
+        connection.sendall(f"{head}\r\nHost: localhost\r\n\r\n{body}".encode())
+        yield connection
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -276,28 +259,31 @@ def _read(connection: socket.socket) -> bytes:
     return answer
 
 
+def _upgrade(path: str) -> str:
+    """The head of the request for a WebSocket."""
+    return (
+        f"GET {path} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+    )
+
+
 def test_a_token_is_checked_before_a_body_is_read(running: Service) -> None:
-    parts = urlsplit(running.url)
-    headers = "Host: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer wrong\r\n"
-    for path in ("/v1/grade", "/v1/run", "/run_code", "/v1/sandboxes", "/nowhere"):
-        with socket.create_connection((parts.hostname, parts.port), 60) as connection:
-            request = f"POST {path} HTTP/1.1\r\n{headers}Content-Length: 60000000\r\n\r\n{{"
-            connection.sendall(request.encode())
-            answer = _read(connection)  # the rest of the body never comes
-        assert answer.startswith(b"HTTP/1.1 401"), path
-    assert _upgrade(running.url, "/v1/sandboxes/any/link").startswith(b"HTTP/1.1 401")
+    headers = "Content-Type: application/json\r\nAuthorization: Bearer wrong"
+    posts = [
+        f"POST {path} HTTP/1.1\r\n{headers}\r\nContent-Length: 60000000"
+        for path in ("/v1/grade", "/v1/run", "/run_code", "/v1/sandboxes", "/nowhere")
+    ]
+    for head in (*posts, _upgrade("/v1/sandboxes/any/link")):
+        with _asking(running.url, head, "{") as connection:  # the rest of the body never comes
+            assert _read(connection).startswith(b"HTTP/1.1 401"), head
 
 
 def test_links_to_a_sandbox_are_bounded(serve: Serve) -> None:
     url = serve(provider="local", pool=0)
     with Session(url) as session, contextlib.ExitStack() as stack:
         sandbox = session.sandbox().start().result(DEADLINE)
-        parts = urlsplit(url)
-        for _ in range(63):  # beside the session's own
-            connection = socket.create_connection((parts.hostname, parts.port), 30)
-            stack.enter_context(connection)
-            connection.sendall(_request(f"/v1/sandboxes/{sandbox.id}/link"))
-            assert connection.recv(65536).startswith(b"HTTP/1.1 101")
-        answer = _upgrade(url, f"/v1/sandboxes/{sandbox.id}/link")
-        assert answer.startswith(b"HTTP/1.1 429"), answer
+        head = _upgrade(f"/v1/sandboxes/{sandbox.id}/link")
+        for status in [b"101"] * 63 + [b"429"]:  # beside the session's own
+            connection = stack.enter_context(_asking(url, head))
+            assert connection.recv(65536).startswith(b"HTTP/1.1 " + status)
         assert sandbox.exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"

@@ -2,6 +2,8 @@
 
 import base64
 import shutil
+import tomllib
+from pathlib import Path
 
 import httpx
 import pytest
@@ -27,8 +29,7 @@ def test_a_program_reads_its_input_and_files(local: str, http: httpx.Client) -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "outcome"),
-    [("while True: pass", "timeout"), ("print('x' * 10**7)", "truncated")],
+    ("code", "outcome"), [("while True: pass", "timeout"), ("print('x' * 10**7)", "truncated")]
 )
 def test_a_program_past_a_limit_says_which(
     local: str, http: httpx.Client, code: str, outcome: str
@@ -96,17 +97,7 @@ def test_what_sandbox_fusion_has_and_we_do_not_is_refused(
     assert named in answer.text
 
 
-CPP = """\
-#include <fstream>
-#include <iostream>
-int main() {
-    std::string word, line;
-    std::ifstream("a.txt") >> word;
-    std::getline(std::cin, line);
-    std::cout << word << line << std::endl;
-    return line == "!" ? 0 : 3;
-}
-"""
+PROGRAMS = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
 
 
 @pytest.mark.parametrize(("stdin", "status"), [("!", "Success"), ("?", "Failed")])
@@ -114,7 +105,12 @@ int main() {
 def test_a_compiled_program_has_a_result_of_its_compiler(
     local: str, http: httpx.Client, stdin: str, status: str
 ) -> None:
-    body = {"code": CPP, "language": "cpp", "stdin": stdin, "files": {"a.txt": encoded(b"hi")}}
+    body = {
+        "code": PROGRAMS["reads_input_and_file"],
+        "language": "cpp",
+        "stdin": stdin,
+        "files": {"a.txt": encoded(b"hi")},
+    }
     answer = http.post(f"{local}/run_code", json=body).json()
     assert answer["status"] == status
     assert answer["compile_result"]["status"] == answer["run_result"]["status"] == "Finished"
@@ -140,12 +136,12 @@ def test_a_program_that_does_not_compile_is_not_run(local: str, http: httpx.Clie
 def test_a_compiler_that_takes_too_long_is_told_from_one_that_refuses(
     local: str, http: httpx.Client
 ) -> None:
-    code = (
-        "template<int N, int M> struct A { A<N - 1, 2 * M> a; A<N - 1, 2 * M + 1> b; };\n"
-        "template<int M> struct A<0, M> {};\n"
-        "int main() { return sizeof(A<25, 1>) == 1; }"
-    )
-    body = {"code": code, "language": "cpp", "compile_timeout": 1, "run_timeout": 50}
+    body = {
+        "code": PROGRAMS["slow_to_compile"],
+        "language": "cpp",
+        "compile_timeout": 1,
+        "run_timeout": 50,
+    }
     answer = http.post(f"{local}/run_code", json=body).json()
     assert (answer["status"], answer["run_result"]) == ("Failed", None), answer
     assert answer["compile_result"]["status"] == "TimeLimitExceeded", answer

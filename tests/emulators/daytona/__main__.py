@@ -23,8 +23,6 @@ class Socket:
 
 
 class Emulator(HttpEmulator):
-    """Daytona."""
-
     wrong = (AssertionError, ValueError, LookupError)
 
     def __init__(self) -> None:
@@ -68,8 +66,7 @@ class Emulator(HttpEmulator):
         """Ping new connections every `seconds`, and close those that do not reply within that time."""
         self.config.ws_ping_interval = self.config.ws_ping_timeout = seconds
 
-    async def cut_all(self) -> None:
-        """Abort the connections of all terminals."""
+    async def break_connections(self) -> None:
         for side in self._sockets:
             side.transport.abort()
 

@@ -44,8 +44,6 @@ def _user_of(build: Any) -> str:
 
 @dataclass
 class Settings:
-    """What a test may change."""
-
     loses_snapshot: bool = False
     """Whether the next snapshot fails after it was begun."""
     most_snapshots: int = 100
@@ -69,14 +67,10 @@ class Pty:
     """A terminal. It exists until its shell ends, longer than the connection that created it."""
 
     process: Process
-    rows: int
-    cols: int
 
 
 @dataclass
 class Box:
-    """One sandbox."""
-
     id: str
     asked: CreateSandbox
     labels: dict[str, str]
@@ -100,8 +94,10 @@ class Box:
     """Whether connections to its terminals stay open when it stops."""
 
 
-class Boxes(Account[Box]):
+class Boxes(Account):
     """All running sandboxes."""
+
+    alive: dict[str, Box]
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -158,7 +154,7 @@ class Boxes(Account[Box]):
         async def save() -> None:
             assert box.machine is not None
             try:
-                made = await box.machine.snapshot()
+                made = await box.machine.sandbox.snapshot()
                 await asyncio.sleep(_START_SECONDS)  # it is sent to the registry
                 if name in self.made_of or self.settings.loses_snapshot:
                     self.settings.loses_snapshot = False
@@ -252,7 +248,6 @@ class Boxes(Account[Box]):
 
 
 def check_key(scope: Message) -> None:
-    """Raise RefusedError for a request without the account's API key."""
     headers = dict(scope["headers"])
     if headers.get(b"authorization") != f"Bearer {KEY}".encode():
         raise RefusedError(401, "Invalid credentials")
@@ -271,5 +266,4 @@ def read(kind: Any, body: bytes, violation: Violation) -> Any:
 
 
 def refusal(error: RefusedError, path: str) -> Any:
-    """Return the JSON content of Daytona's error response."""
     return {"statusCode": error.status, "message": str(error), "error": "Error", "path": path}

@@ -19,15 +19,7 @@ from daytona_api_client_async import (
 )
 
 from tests.emulators._serving import RefusedError, body_of, respond
-from tests.emulators.daytona._boxes import (
-    Answer,
-    Box,
-    Boxes,
-    Violation,
-    check_key,
-    read,
-    refusal,
-)
+from tests.emulators.daytona._boxes import Answer, Box, Boxes, Violation, check_key, read, refusal
 from tests.faults.asgi import Message, Receive, Send
 
 PAGE = 3
@@ -41,8 +33,6 @@ MAX_LABEL = 4096
 
 
 class Control:
-    """An ASGI application under /api."""
-
     def __init__(self, boxes: Boxes, violation: Violation) -> None:
         self._boxes, self._violation = boxes, violation
 

@@ -1,7 +1,6 @@
 """The toolbox in each sandbox, which behaves like the real daemon.
 
-A command is a line for a shell's standard input; its output is returned at its end, as text, with
-stdout and stderr merged. A terminal runs a login shell that outlives its connection. A client that is
+A terminal runs a login shell that outlives its connection. A client that is
 256 messages behind, or sends more than 64 KiB at once, is disconnected. The last output before the
 shell's end is lost if it was not sent yet. A write to a client that does not read is given up after 10 s.
 """
@@ -15,16 +14,9 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from daytona_api_client_async import SandboxState
-from daytona_toolbox_api_client_async import (
-    ExecuteRequest,
-    ExecuteResponse,
-    PtyResizeRequest,
-    PtySessionInfo,
-)
 
 from tests.emulators._engine import MachineEnded
-from tests.emulators._serving import RefusedError, body_of, respond
-from tests.emulators.daytona import _files as files
+from tests.emulators._serving import RefusedError, respond
 from tests.emulators.daytona._boxes import (
     Answer,
     Box,
@@ -32,7 +24,6 @@ from tests.emulators.daytona._boxes import (
     Pty,
     Violation,
     check_key,
-    read,
     refusal,
 )
 from tests.faults.asgi import Message, Receive, Send
@@ -41,7 +32,6 @@ _EXITS = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
 _QUEUE = 256
 _LARGEST_MESSAGE = 64 * 1024
-_DEFAULT_TIMEOUT = 360
 _WRITE_SECONDS = 10
 _NAME = "EMULATED_PTY"
 """The environment variable that identifies the processes of a terminal."""
@@ -57,25 +47,9 @@ class Toolbox:
         self._boxes, self._violation = boxes, violation
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
         try:
             box, path = self._box(scope)
-            bulk = path in (["files", "bulk-upload"], ["files", "bulk-download"])
-            if path[:1] == ["files"] and query.keys() != (set() if bulk else {"path"}):
-                self._violation(f"files have no {sorted(query)}")
-            match scope["method"], path:
-                case "GET", ["files", "download"]:
-                    await files.download(box, query["path"], send)
-                    return
-                case "POST", ["files", "bulk-download"]:
-                    await files.download_form(box, await body_of(receive), send)
-                    return
-                case "POST", ["files", "upload-v2"]:
-                    status, content = await files.upload(box, query["path"], scope, receive)
-                case "GET", ["files"]:
-                    status, content = await files.listing(box, query["path"])
-                case method, _:
-                    status, content = await self._route(box, method, path, await body_of(receive))
+            status, content = await self._route(box, scope["method"], path)
         except RefusedError as error:
             status, content = error.status, refusal(error, scope["path"])
         except MachineEnded:
@@ -84,7 +58,6 @@ class Toolbox:
         await respond(send, status, content)
 
     async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve the connection of a terminal."""
         await receive()
         try:
             box, path = self._box(scope)
@@ -131,20 +104,8 @@ class Toolbox:
             raise RefusedError(400, "Sandbox is not started")
         return box, path
 
-    async def _route(self, box: Box, method: str, path: list[str], body: bytes) -> Answer:
+    async def _route(self, box: Box, method: str, path: list[str]) -> Answer:
         match method, path:
-            case "POST", ["files", "bulk-upload"]:
-                return await files.upload_form(box, body)
-            case "POST", ["process", "execute"]:
-                return await _execute(box, read(ExecuteRequest, body, self._violation))
-            case "POST", ["process", "pty", name, "resize"]:
-                asked = read(PtyResizeRequest, body, self._violation)
-                pty = box.ptys.get(name)
-                if pty is None:
-                    raise RefusedError(404, "PTY session not found")
-                pty.rows, pty.cols = asked.rows, asked.cols
-                await pty.process.resize(asked.rows, asked.cols)
-                return 200, _info(name, pty).to_dict()
             case "DELETE", ["process", "pty", name]:
                 pty = box.ptys.get(name)
                 if pty is None:
@@ -171,7 +132,7 @@ class Toolbox:
             cwd=query.get("cwd", "/"),
             pty=(rows, cols),
         )
-        pty = box.ptys[name] = Pty(process, rows, cols)
+        pty = box.ptys[name] = Pty(process)
         return name, pty
 
     async def _outputs(self, pty: Pty, send: Send) -> None:
@@ -213,7 +174,6 @@ class Toolbox:
 
 
 def _envs(subprotocols: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables for a terminal's shell."""
     token = next((each for each in subprotocols if each.startswith(_ENVS)), None)
     if token is None:
         return {}
@@ -222,31 +182,7 @@ def _envs(subprotocols: Iterable[str]) -> dict[str, str]:
     return envs
 
 
-async def _execute(box: Box, asked: ExecuteRequest) -> Answer:
-    assert box.machine is not None
-    process = await box.machine.spawn(
-        ("sh", "-c", 'cd -- "$1" || exit 200; exec 2>&1; exec bash', "sh", asked.cwd or "/"),
-        env=asked.envs or {},
-    )
-
-    async def run() -> tuple[int, bytes]:
-        with contextlib.suppress(BrokenPipeError):
-            await process.write(asked.command.encode() + b"\n")
-        await process.close_stdin()
-        output = b"".join([chunk async for chunk in process.stdout])
-        return await process.wait(), output
-
-    try:
-        code, output = await asyncio.wait_for(run(), asked.timeout or _DEFAULT_TIMEOUT)
-    except TimeoutError:
-        await process.kill()
-        raise RefusedError(408, "command execution timeout") from None
-    text = output.decode(errors="replace")
-    return 200, ExecuteResponse(exit_code=-1 if code in (200, -9) else code, result=text).to_dict()
-
-
 async def _remove(box: Box, name: str, pty: Pty) -> None:
-    """Kill the shell and its descendants."""
     assert box.machine is not None
     argv = ("python3", "-c", _KILL_TREE, f"{_NAME}={name}")
     await (await box.machine.spawn(argv, env={})).wait()
@@ -292,16 +228,3 @@ async def _close(send: Send, code: int, offered: bool) -> None:
         if offered:
             await _control(send, status="exited", **output)
         await send({"type": "websocket.close", **closing})
-
-
-def _info(name: str, pty: Pty) -> PtySessionInfo:
-    return PtySessionInfo(
-        active=True,
-        cols=pty.cols,
-        rows=pty.rows,
-        created_at="2026-01-01T00:00:00Z",
-        cwd="/",
-        envs={},
-        id=name,
-        lazy_start=False,
-    )

@@ -3,13 +3,14 @@
 import asyncio
 import datetime
 import secrets
+import uuid
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from e2b.api.client.models import SandboxNetworkConfig
 
 from tests.emulators._engine import Account, Machine, Process
-from tests.emulators.e2b._shapes import Shape
 
 HOMES = {"user": "/workspace", "root": "/etc/root"}
 """The users of every template, and their homes. Both run as the machine's only user, who may create
@@ -33,8 +34,6 @@ rmdir /workspace
 
 @dataclass
 class Settings:
-    """What a test may change."""
-
     limit: int = 100
     """Maximum number of the account's concurrent sandboxes."""
     unforkable: str = ""
@@ -47,11 +46,8 @@ class Settings:
 
 @dataclass
 class Running:
-    """A running process of the daemon."""
-
     process: Process
     config: Any
-    tag: str | None
     pty: bool
     closed: bool
     """Whether its stdin is closed."""
@@ -61,8 +57,6 @@ class Running:
 
 @dataclass
 class Box:
-    """One sandbox."""
-
     id: str
     template: str
     metadata: dict[str, str]
@@ -83,10 +77,12 @@ def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-class Boxes(Account[Box]):
+class Boxes(Account):
     """All running sandboxes."""
 
-    def __init__(self, shape: Shape, settings: Settings) -> None:
+    alive: dict[str, Box]
+
+    def __init__(self, shape: SimpleNamespace, settings: Settings) -> None:
         super().__init__()
         self.shape, self.settings = shape, settings
         self.keys: dict[str, str] = {}
@@ -104,6 +100,8 @@ class Boxes(Account[Box]):
         rules: SandboxNetworkConfig,
         ttl: int,
     ) -> Box:
+        number = secrets.token_hex(9)
+        box_id = self.shape.id_form.format(hex=number, short=number[:6], uuid=uuid.uuid4())
         snapshot = self.snapshots.get(template)
         prepare = _USERS
         if self.rooted:  # a docker snapshot has all files, a local one lacks /etc
@@ -120,7 +118,7 @@ class Boxes(Account[Box]):
             )
         finally:
             self.starting -= 1
-        box = Box(self.shape.new_id(), template, metadata, env, internet, rules, machine)
+        box = Box(box_id, template, metadata, env, internet, rules, machine)
         self.alive[box.id] = box
         self.set_timeout(box, ttl)
         return box

@@ -49,8 +49,6 @@ Answer = tuple[int, Any, dict[str, str]]
 
 
 class Control:
-    """An ASGI application."""
-
     def __init__(self, boxes: Boxes, violation: Callable[[str], None]) -> None:
         self._boxes, self._violation, self._shape = boxes, violation, boxes.shape
 
@@ -70,12 +68,7 @@ class Control:
         await respond(send, *answer)
 
     async def _route(
-        self,
-        method: str,
-        path: str,
-        headers: dict[str, str],
-        query: dict[str, str],
-        body: bytes,
+        self, method: str, path: str, headers: dict[str, str], query: dict[str, str], body: bytes
     ) -> Answer:
         if headers.get("x-api-key") != KEY:
             raise RefusedError(401, _WRONG_KEY)
@@ -150,7 +143,7 @@ class Control:
             message = f"Error pausing sandbox - sandbox '{box.id}' is already paused"
             raise RefusedError(409, message)
         self._boxes.set_timeout(box, None)
-        await box.machine.pause()
+        await box.machine.sandbox.pause()
         box.paused = True
         await drop_streams(box)
         return 204, None, {}
@@ -160,7 +153,7 @@ class Control:
         resumed = box.paused
         if resumed:
             self._check_quota()
-            await box.machine.resume()
+            await box.machine.sandbox.resume()
             box.paused = False
         if resumed or box.ends < now() + datetime.timedelta(seconds=ttl):
             self._boxes.set_timeout(box, ttl)
@@ -172,7 +165,7 @@ class Control:
             raise RefusedError(400, f"Invalid snapshot name: {asked.name}")
         name = f"team/{asked.name or secrets.token_hex(10)}:default"
         try:
-            self._boxes.snapshots[name] = await box.machine.snapshot()
+            self._boxes.snapshots[name] = await box.machine.sandbox.snapshot()
         except SandboxError as error:
             raise RefusedError(500, f"Error creating snapshot: {error}") from error
         await drop_streams(box)
@@ -193,8 +186,9 @@ class Control:
         for mapping in (metadata, env):
             if not all(isinstance(value, str) for value in mapping.values()):
                 self._violation("metadata and environment are text")
-        if wrong := self._shape.check_metadata(dict(metadata.items())):
-            raise RefusedError(400, wrong)
+        for key in dict(metadata.items()):
+            if not re.fullmatch(self._shape.keys, key):
+                raise RefusedError(400, f"Unqualified metadata key [{key}]: must be a name")
         if box is None:
             self._check_quota()
             internet = asked.allow_internet_access is not False
@@ -277,7 +271,7 @@ class Control:
             "memory_mb": 512,
             "disk_size_mb": 1024,
             "state": SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
-            "metadata": {**box.metadata, **dict(self._shape.adds)},
+            "metadata": {**box.metadata, **self._shape.adds},
         }
 
     def _detail(self, box: Box) -> SandboxDetail:

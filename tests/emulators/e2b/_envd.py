@@ -2,7 +2,7 @@
 
 A process outlives the connection that started it. Its end is reported when no process has its outputs
 open any more. A signal or a deadline ends one process but not its children; a process that a signal
-ended has the exit code -1. Its search for a tag stops at the first other tag, see `_find`.
+ended has the exit code -1.
 """
 
 import asyncio
@@ -20,9 +20,6 @@ from protobuf import Oneof
 from tests.emulators._engine import MachineEnded
 from tests.emulators.e2b._boxes import HOMES, Box, Boxes, Running
 
-_LONGEST_ARGUMENT = 128 << 10
-"""Linux's maximum size in bytes of one argument or variable, including its final NUL."""
-_LONGEST_IN_ALL = 2 << 20
 _CHUNK = 32 << 10
 """Maximum bytes of output per event."""
 _PRIORITY = 'echo 100 > /proc/$$/oom_score_adj && exec nice -n 0 "${@}"'
@@ -41,18 +38,17 @@ class Envd(Process):
         user = _user(ctx)
         size = request.pty.size if request.pty is not None else None
         try:
-            if config.cwd and await self._missing(box, config.cwd):
-                raise ConnectError(Code.INVALID_ARGUMENT, f"cwd '{config.cwd}' does not exist")
+            assert config.cwd in ("", "/", "/tmp"), "this emulator has no other working directories"
             argv = ("/bin/sh", "-c", _PRIORITY, "--", config.cmd, *config.args)
             env = {"HOME": HOMES[user], "USER": user, "LOGNAME": user, **config.envs}
-            self._may_fork(box, argv, env, pty=size is not None)
+            self._may_fork(argv, pty=size is not None)
             process = await box.machine.spawn(
                 argv,
                 env=env,
                 cwd=config.cwd or "/",
                 pty=None if size is None else (size.rows, size.cols),
             )
-            may_close = size is None and not self._boxes.shape.is_old
+            may_close = size is None and self._boxes.shape.closes_stdin
             closed = may_close and request.has_field("stdin") and not request.stdin
             if closed:
                 await process.close_stdin()
@@ -60,41 +56,15 @@ class Envd(Process):
             raise _gone() from None
         box.pids += 1
         pid = box.pids
-        tag = request.tag if request.has_field("tag") else None
-        running = box.processes[pid] = Running(process, config, tag, size is not None, closed)
+        running = box.processes[pid] = Running(process, config, size is not None, closed)
         events = _subscribe(running)
         self._boxes.spawn(_follow(box, pid, running))
         if ctx.timeout_ms:
             seconds = ctx.timeout_ms / 1000
             loop = asyncio.get_running_loop()
             loop.call_later(seconds, lambda: self._boxes.spawn(_kill_quietly(running)))
-        async for event in _events(pid, running, events, ctx):
+        async for event in _events(pid, running, events):
             yield pb.StartResponse(event=event)
-
-    async def connect(
-        self, request: pb.ConnectRequest, ctx: Any
-    ) -> AsyncIterator[pb.ConnectResponse]:
-        pid, running = _find(self._box(ctx), request.process)
-        async for event in _events(pid, running, _subscribe(running), ctx):
-            yield pb.ConnectResponse(event=event)
-
-    async def list(self, request: pb.ListRequest, ctx: Any) -> pb.ListResponse:
-        box = self._box(ctx)
-        return pb.ListResponse(
-            processes=[
-                pb.ProcessInfo(config=running.config, pid=pid, tag=running.tag)
-                for pid, running in box.processes.items()
-            ]
-        )
-
-    async def update(self, request: pb.UpdateRequest, ctx: Any) -> pb.UpdateResponse:
-        _, running = _find(self._box(ctx), request.process)
-        if not running.pty:
-            raise ConnectError(Code.INTERNAL, "error resizing tty: tty not assigned to process")
-        assert request.pty is not None
-        assert request.pty.size is not None
-        await running.process.resize(request.pty.size.rows, request.pty.size.cols)
-        return pb.UpdateResponse()
 
     async def send_input(self, request: pb.SendInputRequest, ctx: Any) -> pb.SendInputResponse:
         pid, running = _find(self._box(ctx), request.process)
@@ -141,12 +111,8 @@ class Envd(Process):
             raise _gone()
         return box
 
-    def _may_fork(self, box: Box, argv: tuple[str, ...], env: dict[str, str], *, pty: bool) -> None:
-        sizes = [len(word.encode()) + 1 for word in argv]
-        sizes += [len(name.encode()) + len(value.encode()) + 2 for name, value in env.items()]
+    def _may_fork(self, argv: tuple[str, ...], *, pty: bool) -> None:
         why = self._boxes.settings.unforkable
-        if max(sizes) > _LONGEST_ARGUMENT or sum(sizes) > _LONGEST_IN_ALL:
-            why = "argument list too long"
         if not why:
             return
         command = " ".join(argv[4:])  # the real daemon repeats it in full
@@ -156,12 +122,6 @@ class Envd(Process):
                 f"error starting pty with command '{command}' in dir '/': fork/exec /bin/sh: {why}"
             )
         raise ConnectError(Code.INVALID_ARGUMENT, output)
-
-    async def _missing(self, box: Box, cwd: str) -> bool:
-        if cwd in ("/", "/tmp"):
-            return False
-        test = await box.machine.spawn(("test", "-d", cwd), env={}, cwd="/")
-        return await test.wait() != 0
 
 
 def _user(ctx: Any) -> str:
@@ -173,22 +133,12 @@ def _user(ctx: Any) -> str:
 
 
 def _find(box: Box, selector: pb.ProcessSelector | None) -> tuple[int, Running]:
-    """Return the process with a pid or a tag. Raises ConnectError.
-
-    The real daemon iterates over an unordered map, and its search ends at the first process with
-    another tag. Here such a process always comes first, so that tests are deterministic.
-    """
-    match selector.selector if selector is not None else None:
-        case Oneof(field="pid", value=pid):
-            if pid in box.processes:
-                return pid, box.processes[pid]
-            raise ConnectError(Code.NOT_FOUND, f"process with pid {pid} not found")
-        case Oneof(field="tag", value=tag):
-            tagged = [(pid, each) for pid, each in box.processes.items() if each.tag is not None]
-            if not tagged or any(each.tag != tag for _, each in tagged):
-                raise ConnectError(Code.NOT_FOUND, f"process with tag {tag} not found")
-            return tagged[-1]
-    raise ConnectError(Code.UNIMPLEMENTED, "invalid input type <nil>")
+    """Return the process with a pid. Raises ConnectError."""
+    pid = None if selector is None or selector.selector is None else selector.selector.value
+    assert isinstance(pid, int), "this emulator finds processes by their pids alone"
+    if pid not in box.processes:
+        raise ConnectError(Code.NOT_FOUND, f"process with pid {pid} not found")
+    return pid, box.processes[pid]
 
 
 def _subscribe(running: Running) -> asyncio.Queue[Any]:
@@ -200,21 +150,13 @@ def _subscribe(running: Running) -> asyncio.Queue[Any]:
 
 
 async def _events(
-    pid: int, running: Running, events: asyncio.Queue[Any], ctx: Any
+    pid: int, running: Running, events: asyncio.Queue[Any]
 ) -> AsyncIterator[pb.ProcessEvent]:
-    interval = float(ctx.request_headers.get("keepalive-ping-interval", "90"))
     try:
         started: Oneof[Literal["start"], Any] = Oneof("start", pb.ProcessEvent.StartEvent(pid=pid))
         yield pb.ProcessEvent(event=started)
         while True:
-            try:
-                event = await asyncio.wait_for(events.get(), interval)
-            except TimeoutError:
-                alive: Oneof[Literal["keepalive"], Any] = Oneof(
-                    "keepalive", pb.ProcessEvent.KeepAlive()
-                )
-                yield pb.ProcessEvent(event=alive)
-                continue
+            event = await events.get()
             if isinstance(event, Exception):
                 raise event
             yield pb.ProcessEvent(event=event)

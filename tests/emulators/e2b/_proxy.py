@@ -47,7 +47,6 @@ class Proxy:
             self._open.discard(cycle)
 
     def break_connections(self) -> None:
-        """Abort all connections with an open request to a daemon."""
         for cycle in self._open - {None}:
             cycle.transport.abort()
 

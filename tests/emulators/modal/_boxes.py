@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from grpclib import GRPCError, Status
@@ -23,6 +24,16 @@ _GPUS = ("T4", "L4", "A10G", "A100", "H100", "H200", "B200")
 _REGIONS = ("us-east", "us-west", "eu-west", "ap-south")
 _MAX_MEMORY_MB = 344_064
 _Result = api_pb2.GenericResult
+
+
+@dataclass
+class Settings:
+    repeats_writes: bool = False
+    """Whether repeated input is written again, as Modal's own server does."""
+    linger: float = 0.0
+    """Seconds for which a sandbox keeps running after it is no longer listed."""
+    clock_skew: float = 0.0
+    """Seconds by which this server's clock is ahead of its clients'."""
 
 
 class Exec:
@@ -73,8 +84,8 @@ class Box:
 class Boxes:
     """All sandboxes of this emulator, including finished ones."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session, self.settings = session, settings
         self._boxes: dict[str, Box] = {}
         self.snapshots = Snapshots()
         """By their ids: the images that were made of sandboxes."""
@@ -83,10 +94,6 @@ class Boxes:
         self._asked: dict[str, asyncio.Task[str]] = {}
         """By the ids that clients gave to their requests for images."""
         self._making: set[asyncio.Task[None]] = set()
-        self.repeats_writes = False
-        """Whether repeated input is written again."""
-        self.linger = 0.0
-        """Seconds for which a sandbox keeps running after it is no longer listed."""
 
     def find(self, sandbox_id: str) -> Box:
         """Return the sandbox with this id, running or finished. Raises NOT_FOUND for an unknown id."""
@@ -102,8 +109,11 @@ class Boxes:
         return box
 
     def running(self) -> Iterator[Box]:
-        """Yield the sandboxes that have not ended."""
         return (box for box in list(self._boxes.values()) if box.result is None)
+
+    @property
+    def alive(self) -> list[str]:
+        return [box.id for box in self.running()]
 
     def has_image(self, image_id: str) -> bool:
         """Whether an image was made of a sandbox, and has neither expired nor been removed."""
@@ -117,7 +127,7 @@ class Boxes:
         async def make() -> str:
             assert box.machine is not None
             image_id = f"im-{secrets.token_hex(11)}"
-            self.snapshots[image_id] = await box.machine.snapshot()
+            self.snapshots[image_id] = await box.machine.sandbox.snapshot()
             never = request.ttl_seconds == -1
             self.expiries[image_id] = math.inf if never else time.time() + request.ttl_seconds
             return image_id
@@ -225,8 +235,8 @@ class Boxes:
         if box.result is not None:
             return
         box.result = result
-        if self.linger:
-            await asyncio.sleep(self.linger)
+        if self.settings.linger:
+            await asyncio.sleep(self.settings.linger)
         box.ended.set()
         if box.machine is not None:
             await box.machine.stop()
@@ -248,16 +258,14 @@ class Boxes:
         kind = _Result.GENERIC_STATUS_FAILURE if status else _Result.GENERIC_STATUS_SUCCESS
         await self.finish(self.find(sandbox_id), _Result(status=kind, exitcode=status))
 
-    async def close(self) -> None:
-        """End all sandboxes, including those that are starting."""
+    async def kill_all(self) -> None:
         for box in self.running():
             await self.end(box.id)
         if self._making:
             await asyncio.wait(self._making)
 
     async def aclose(self) -> None:
-        """End all of them, and remove their images."""
-        await self.close()
+        await self.kill_all()
         await self.snapshots.aclose()
 
     async def _until_exit(self, box: Box, entrypoint: Exec) -> None:

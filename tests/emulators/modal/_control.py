@@ -32,7 +32,6 @@ class Control(_Base):  # type: ignore[misc]
         self._wire, self._boxes, self.url = wire, boxes, url
         self._apps: dict[str, str] = {}
         self._images: dict[str, str] = {}
-        self._secrets: dict[str, dict[str, str]] = {}
 
     async def ClientHello(self, request: Any) -> Any:
         return api_pb2.ClientHelloResponse(image_builder_version=_BUILDER)
@@ -52,11 +51,6 @@ class Control(_Base):  # type: ignore[misc]
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_name!r} not found")
         app_id = self._apps.setdefault(request.app_name, f"ap-{len(self._apps):022d}")
         return api_pb2.AppGetOrCreateResponse(app_id=app_id)
-
-    async def SecretGetOrCreate(self, request: Any) -> Any:
-        secret_id = f"st-{len(self._secrets):022d}"
-        self._secrets[secret_id] = dict(request.env_dict)
-        return api_pb2.SecretGetOrCreateResponse(secret_id=secret_id)
 
     async def ImageGetOrCreate(self, request: Any) -> Any:
         """Begin to build an image; as with Modal, ImageJoinStreaming returns the result."""
@@ -106,12 +100,8 @@ class Control(_Base):  # type: ignore[misc]
         )
 
     async def SandboxCreate(self, request: Any) -> Any:
-        env = {
-            key: value
-            for secret_id in request.definition.secret_ids
-            for key, value in self._secrets[secret_id].items()
-        }
-        box = await self._create(request, V1, env)
+        assert not request.definition.secret_ids
+        box = await self._create(request, V1, {})
         metadata = api_pb2.SandboxHandleMetadata(app_id=box.app_id)
         return api_pb2.SandboxCreateResponse(sandbox_id=box.id, metadata=metadata)
 

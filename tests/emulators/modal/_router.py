@@ -81,7 +81,7 @@ class Router(_Base):  # type: ignore[misc]
                 if request.offset > run.written:
                     raise GRPCError(Status.OUT_OF_RANGE, f"stdin is at offset {run.written}")
                 again = run.written - request.offset
-                data = request.data if self._boxes.repeats_writes else request.data[again:]
+                data = request.data if self._boxes.settings.repeats_writes else request.data[again:]
                 if data:
                     if run.closed or run.ended.is_set():
                         raise GRPCError(Status.FAILED_PRECONDITION, "stdin is closed")
@@ -105,12 +105,8 @@ class Router(_Base):  # type: ignore[misc]
     async def TaskExecWait(self, request: Any) -> Any:
         box, run = self._find(request)
         await _while_alive(box, run.ended.wait())
-        return await _with_exit_status(run, pb2.TaskExecWaitResponse())
-
-    async def TaskExecPoll(self, request: Any) -> Any:
-        _, run = self._find(request)
-        response = pb2.TaskExecPollResponse()
-        return await _with_exit_status(run, response) if run.ended.is_set() else response
+        status = await run.process.wait()
+        return pb2.TaskExecWaitResponse(**({"signal": -status} if status < 0 else {"code": status}))
 
     def _find(self, request: Any) -> tuple[Box, Exec]:
         box = self._boxes.of_task(request.task_id)
@@ -118,16 +114,6 @@ class Router(_Base):  # type: ignore[misc]
         if run is None:
             raise GRPCError(Status.NOT_FOUND, f"Exec {request.exec_id!r} not found")
         return box, run
-
-
-async def _with_exit_status(run: Exec, response: Any) -> Any:
-    """Return the response with the exit status of an ended command filled in."""
-    status = await run.process.wait()
-    if status < 0:
-        response.signal = -status
-    else:
-        response.code = status
-    return response
 
 
 async def _to_the_end(box: Box, work: Coroutine[Any, Any, _T]) -> _T:

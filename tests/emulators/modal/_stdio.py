@@ -28,7 +28,6 @@ class Stdio:
             self._changed.notify_all()
 
     async def end(self) -> None:
-        """Mark the end of the stream, when all processes have closed it."""
         async with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -6,7 +6,6 @@ import base64
 import json
 import time
 import weakref
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[impor
 from grpclib import GRPCError, Status
 from h2.exceptions import StreamClosedError
 
+from tests.emulators.modal._boxes import Settings
 from tests.faults._plan import Rule
 from tests.faults.rpc import Faults
 
@@ -28,33 +28,25 @@ _WITH_AUTH_TOKEN = "V2"
 class Wire:
     """The calls, credentials, violations and planned faults of one emulator."""
 
-    def __init__(self, faults: Faults) -> None:
-        self.calls: Counter[str] = Counter()
+    def __init__(self, faults: Faults, settings: Settings) -> None:
+        self.requests: list[str] = []
         self.violations: list[str] = []
-        self.faults = faults
-        self.clock_skew = 0.0
-        """Seconds by which this server's clock is ahead of its clients'."""
+        self.faults, self._settings = faults, settings
         self._issued: set[str] = set()
         self.transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def issue(self, lifetime: float = 1200.0) -> str:
         """Return a new token that expires after `lifetime` seconds by this server's clock."""
-        claims = {"exp": time.time() + self.clock_skew + lifetime, "n": len(self._issued)}
+        claims = {"exp": time.time() + self._settings.clock_skew + lifetime, "n": len(self._issued)}
         parts = [json.dumps(part).encode() for part in ({"alg": "none"}, claims)]
         token = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
         self._issued.add(f"{token}.sig")
         return f"{token}.sig"
 
     def revoke(self) -> None:
-        """Refuse every token issued so far."""
         self._issued.clear()
 
-    def skew(self, seconds: float) -> None:
-        """Set this server's clock ahead by `seconds`."""
-        self.clock_skew = seconds
-
     def cut(self) -> None:
-        """Abort all connections."""
         for transport in list(self.transports):
             transport.abort()
 
@@ -92,7 +84,7 @@ class Checked:
 
         async def call(stream: Any) -> None:
             wire = self._wire
-            wire.calls[name] += 1
+            wire.requests.append(name)
             wire.transports.add(stream._stream._transport)
             fault = wire.faults.take(name)
             checked = CheckedStream(stream, name, wire)
