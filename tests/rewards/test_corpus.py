@@ -13,7 +13,6 @@ pytestmark = pytest.mark.timeout(1800)
 GENEROUS = HostCompare(Limits(timeout=60, deadline=1500))
 FOLDERS = ("across", "beside", "honest", "humaneval_shaped", "idioms", "strangers")
 SIZES = dict(zip(FOLDERS, (55, 11, 110, 30, 70, 78), strict=True))
-"""How many items each folder has at least."""
 Submission = tuple[str, str, Item]
 
 

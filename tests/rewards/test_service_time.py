@@ -20,6 +20,7 @@ from sandboxkit.integrations.rewards import (
     Limits,
     Outcome,
     Verdict,
+    _judged,
     grade_in_fresh,
     grading_session,
 )
@@ -103,7 +104,8 @@ async def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
             raise TimeoutError("theirs")
 
 
-async def test_slowness_in_the_judge_is_scored_and_masks_no_other() -> None:
+async def test_slowness_in_the_judge_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_judged, "_JUDGE_SECONDS", 2)
     codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
     limits = Limits(timeout=1.0, wall=3.0, deadline=120)
     verdicts = await grade_batch(codes, limits, UNIQUE, 1)

@@ -97,7 +97,6 @@ def _refused(answer: tuple[int, str], *words: str) -> None:
 
 IMAGES = CASES["images"]
 UNLISTED = [each for each in IMAGES if not each.startswith("docker://py")] + CASES["beside"]
-"""What no pattern of an operator lists."""
 
 
 @pytest.mark.parametrize(

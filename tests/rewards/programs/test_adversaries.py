@@ -12,7 +12,6 @@ from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import DATA, grade_all
 
 CHEATS, HONEST = read(DATA / "cheats.toml"), read(DATA / "honest.toml")
-"""The cases of the task, and programs by language and name."""
 _LIMITS = Limits(timeout=1, wall=2, memory_mb=512, output_limit=1 << 20)
 _GRADER = Program(limits=_LIMITS, compile_limits=Limits(timeout=5))
 _LANGUAGES = ("python", "c", "cpp17")

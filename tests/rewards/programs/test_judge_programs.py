@@ -15,7 +15,6 @@ GIVEN = read(DATA / "judges.toml")
 JUDGES = {name: JudgeProgram(**fields) for name, fields in GIVEN["judges"].items()}
 CHECKED, PLAYED, SILENT = GIVEN["checked"], GIVEN["played"], GIVEN["silent"]
 REWARDS = {"passed": 1, "infra_error": None}
-"""Of these outcomes; of all others it is 0."""
 SUMS = {"cases": [{"stdin": f"{n}\n", "stdout": f"1 {n - 1}\n"} for n in (5, 9)]}
 GAME = {
     "cases": [{"stdin": "7\n"}, {"stdin": "999\n"}, {"stdin": "500\n"}],
