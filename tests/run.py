@@ -121,10 +121,7 @@ _GROUPS = {
     ),
     "mutants": Group(
         "each check of the contract fails on a provider that is weakened on purpose",
-        (
-            f"{_CONTRACT}fake.py",
-            f"{_CONTRACT}mutants.py",
-        ),
+        (f"{_CONTRACT}fake.py", f"{_CONTRACT}mutants.py"),
         dist="load",
     ),
     "trainer": Group(
@@ -169,11 +166,7 @@ _GROUPS = {
         required="FRAMEWORKS",
     ),
     "harbor": Group(
-        "Harbor",
-        ("tests/harbor",),
-        processes=2,
-        environment="harbor",
-        required="FRAMEWORKS",
+        "Harbor", ("tests/harbor",), processes=2, environment="harbor", required="FRAMEWORKS"
     ),
 }
 _APART = list(_GROUPS)[:-4]

@@ -18,13 +18,7 @@ from sandboxkit.errors import AgentTooOldError, ConfigurationError
 from sandboxkit.providers._agent import frames, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, ProtocolError
-from sandboxkit.providers._agent.frames import (
-    PROTOCOL_VERSION,
-    Fields,
-    Frame,
-    FrameDecoder,
-    Kind,
-)
+from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, Fields, Frame, FrameDecoder, Kind
 from sandboxkit.providers._agent.link import (
     ACK,
     DATA,

@@ -39,8 +39,7 @@ def test_a_spec_that_docker_cannot_honour_is_refused_by_field(case: dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("gpu", "count", "devices"),
-    [("all", -1, None), ("2", 2, None), ("device=0,1", 0, ["0", "1"])],
+    ("gpu", "count", "devices"), [("all", -1, None), ("2", 2, None), ("device=0,1", 0, ["0", "1"])]
 )
 def test_gpus_become_a_device_request(gpu: str, count: int, devices: list[str] | None) -> None:
     (request,) = device_requests(gpu)

@@ -127,8 +127,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"),
-    [("kill", "agent was killed.*through Docker"), ("delete", "deleted")],
+    ("how", "expected"), [("kill", "agent was killed.*through Docker"), ("delete", "deleted")]
 )
 async def test_commands_say_how_it_ended(boxes: Containers, how: str, expected: str) -> None:
     box = await boxes.start(memory_mb=64)

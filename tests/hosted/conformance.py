@@ -59,10 +59,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         assert server.requests == []
 
     def test_a_start_that_is_refused_is_named(
-        self,
-        server: Any,
-        session: Session,
-        refused: tuple[Mapping[str, Any], str, str],
+        self, server: Any, session: Session, refused: tuple[Mapping[str, Any], str, str]
     ) -> None:
         options, kind, named = refused
         with pytest.raises(getattr(errors, kind), match=named):

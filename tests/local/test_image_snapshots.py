@@ -20,10 +20,7 @@ from tests.local.conftest import PROGRAMS, launched, mounted
 from tests.local.test_host_uid import as_ordinary_user
 from tests.local.test_image import docker_save, layer, tar_of  # noqa: F401  # the fixture
 
-pytestmark = [
-    pytest.mark.anyio,
-    needs_root("root starts programs as other users and mounts"),
-]
+pytestmark = [pytest.mark.anyio, needs_root("root starts programs as other users and mounts")]
 CHANGE = (
     "echo new > /etc/new; rm /etc/old; echo more >> /etc/kept; rm /usr/bin/mv"
     "; rm -r /home; chmod 700 /usr/lib/keep; cat /etc/kept > /etc/kept2; touch /workspace/here"

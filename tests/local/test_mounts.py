@@ -142,10 +142,7 @@ def test_a_reset_keeps_a_mount_and_proves_the_rest(folder: Path) -> None:
 
 
 VOLUME_MOUNTS = {"/cache": "volume:pip"}
-OUTCOME = [
-    "[b'1', b'/cache/file', b'2', b'/cache/file', b'3', b'/cache/file'] ['pip']",
-    "b'' []",
-]
+OUTCOME = ["[b'1', b'/cache/file', b'2', b'/cache/file', b'3', b'/cache/file'] ['pip']", "b'' []"]
 
 
 async def test_sandboxes_of_every_user_own_what_is_in_a_volume(state: Path) -> None:

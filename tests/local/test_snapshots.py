@@ -14,10 +14,7 @@ from sandboxkit.providers.local import LocalProvider, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, client, mounted
 
-pytestmark = [
-    pytest.mark.anyio,
-    needs_root("root starts programs as other users and mounts"),
-]
+pytestmark = [pytest.mark.anyio, needs_root("root starts programs as other users and mounts")]
 
 
 @pytest.fixture

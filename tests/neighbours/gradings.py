@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sandboxkit import Session
-from sandboxkit.integrations.rewards import (
-    HostCompare,
-    Limits,
-    Outcome,
-    Verdict,
-    grading_session,
-)
+from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grading_session
 
 FACTOR = 3
 """An honest `work(n)` is this many times what came `through` the resource, plus one."""

@@ -17,15 +17,7 @@ from daytona_api_client_async import SandboxState
 
 from tests.emulators._engine import MachineEnded
 from tests.emulators._serving import RefusedError, respond
-from tests.emulators.daytona._boxes import (
-    Answer,
-    Box,
-    Boxes,
-    Pty,
-    Violation,
-    check_key,
-    refusal,
-)
+from tests.emulators.daytona._boxes import Answer, Box, Boxes, Pty, Violation, check_key, refusal
 from tests.faults.asgi import Message, Receive, Send
 
 _EXITS = "X-Daytona-Pty-Exit-Control"
