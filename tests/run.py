@@ -75,7 +75,6 @@ _GROUPS = {
         (
             *(f"{_CONTRACT}{name}.py" for name in ("e2b", "daytona", "modal", "service")),
             *(f"tests/{name}" for name in ("e2b", "daytona", "modal", "hosted")),
-            "tests/chaos/test_calls.py",
             "tests/cli/test_doctor_live.py",
         ),
     ),

@@ -251,15 +251,6 @@ async def test_a_client_refuses_a_peer_that_is_no_agent(answer: bytes, complaint
         await AgentClient.start(UnixStream(ours), requests.hello(None))
 
 
-async def test_an_agent_that_breaks_the_protocol_ends_requests_in_flight() -> None:
-    client, _, agent = await connected()
-    request = client.open(Kind.CALL, b"\x09")
-    broken = frames.encode(Kind.CREDIT, request.number, b"")
-    agent.send(data(len(WELCOME), broken))
-    with agent, anyio.fail_after(60), pytest.raises(ConnectionEndedError, match="protocol error"):
-        await request.receive()
-
-
 async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number() -> None:
     """Descriptors are numbered anew: the loop must have let go of one before it is closed."""
     client, stream, agent = await connected()
@@ -344,6 +335,7 @@ async def test_what_a_proxy_sends_twice_is_dropped(ends: Ends) -> None:
         (data(4, b"e"), "received byte 4, expected byte 3"),
         (RECORD.pack(ACK, 3, 0), "acknowledged 3 bytes, but only 2 were sent"),
         (RECORD.pack(9, 0, 0), "unknown record type 9"),
+        (RECORD.pack(DATA, 3, 0), "a record of no data"),
     ],
 )
 async def test_an_impossible_record_ends_the_session(ends: Ends, said: bytes, named: str) -> None:

@@ -207,9 +207,9 @@ def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path: Path, name: str) -
         assert sandbox.id is None
 
 
-@pytest.mark.parametrize(("address", "own"), [("127.0.0.1", True), ("93.184.215.14", False)])
-def test_this_machines_own_addresses_are_known(address: str, own: bool) -> None:
-    assert is_own(ipaddress.ip_address(address)) is own
+def test_this_machines_own_addresses_are_known() -> None:
+    assert is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not is_own(ipaddress.ip_address("93.184.215.14"))
 
 
 def test_a_provider_without_ports_refuses_egress_before_the_start() -> None:

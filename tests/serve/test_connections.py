@@ -24,12 +24,6 @@ def url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_connections, "_HEAD_SECONDS", 0.5)
-    monkeypatch.setattr(_connections, "_BODY_SECONDS", 0.5)
-
-
 def connected(url: str, sent: bytes = b"") -> socket.socket:
     parts = urlsplit(url)
     connection = socket.create_connection((parts.hostname, parts.port), 60)
@@ -50,8 +44,10 @@ def connected(url: str, sent: bytes = b"") -> socket.socket:
     ids=["nothing", "a word", "half a head", "no body", "half a body", "half of a second head"],
 )
 def test_a_request_that_does_not_end_ends_its_connection(
-    url: str, times: None, sent: bytes
+    url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
+    for name in ("_HEAD_SECONDS", "_BODY_SECONDS"):
+        monkeypatch.setattr(_connections, name, 0.5)
     with connected(url, sent) as connection:
         while connection.recv(65536):
             pass
