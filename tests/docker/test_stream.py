@@ -3,6 +3,7 @@
 import itertools
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -173,8 +174,12 @@ async def test_a_distant_daemon_is_not_bypassed(boxes: Containers, bridge: Fault
 
 
 async def test_a_process_that_is_not_the_containers_is_not_entered() -> None:
-    assert await _direct.connect(os.getpid(), "0" * 64, AGENT_SOCKET) is None
-    assert await _direct.connect(2**22 + 1, "0" * 64, AGENT_SOCKET) is None
+    name = f"not-a-container-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"\0{name}")
+        listening.listen()
+        for pid in (os.getpid(), 2**22 + 1):
+            assert await _direct.connect(pid, "0" * 64, f"@{name}") is None
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])

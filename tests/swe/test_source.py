@@ -98,10 +98,13 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         load_task(folder)
 
 
-def test_a_repository_is_read_from_its_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_repository_is_read_from_its_snapshot(tmp_path: Path, leaves: bool) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "hub" / "datasets--someone--tasks"
     write(repository / "snapshots" / commit / "tasks" / "one")
+    if leaves:
+        (repository / "snapshots" / commit / "tasks" / "one" / "secret").symlink_to("/etc/passwd")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     # Of its own process: huggingface_hub reads the environment when it is imported.
@@ -112,6 +115,8 @@ def test_a_repository_is_read_from_its_snapshot(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.splitlines() == ["one", "hf:someone/others@v1 cannot be fetched"], (
-        done.stderr
-    )
+    said = [
+        "hf:someone/tasks: a link leaves" if leaves else "one",
+        "hf:someone/others@v1 cannot be fetched",
+    ]
+    assert done.stdout.splitlines() == said, done.stderr
