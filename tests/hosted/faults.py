@@ -12,14 +12,11 @@ from sandboxkit import (
     Operation,
     ProviderUnavailableError,
     SandboxError,
-    SandboxNotFoundError,
     SandboxTerminatedError,
     Session,
 )
 from tests.emulators._answers import compare, is_raised
 from tests.hosted.vendor import Answer, Vendor
-
-GONE = (SandboxTerminatedError, SandboxNotFoundError)
 
 
 def outcome(operation: Operation[Any], seconds: float) -> SandboxError | None:

@@ -1,6 +1,5 @@
 """Rows as data sets have them: lines that test nothing, NumPy's arrays, large numbers, methods of a class."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,6 @@ RIGHT, WRONG = "def f(n): return n + 1", "def f(n): return n"
 HUGE = 10**5000
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[Session]:
-    with Session("local") as session:
-        yield session
-
-
 @pytest.mark.parametrize("lines", [[""], ["# none", "  "], ["pass", '"""text"""', "..."]])
 def test_a_list_of_tests_that_tests_nothing_is_refused(lines: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="tests nothing"):
@@ -33,26 +26,26 @@ def test_a_list_of_tests_that_tests_nothing_is_refused(lines: list[str]) -> None
 
 
 @pytest.mark.parametrize("grader", [HostCompare(), HostCompare(partial=True), PassRate()])
-async def test_lines_that_test_nothing_change_no_score(
-    grader: HostCompare | PassRate, local: Session
-) -> None:
+async def test_lines_that_test_nothing_change_no_score(grader: HostCompare | PassRate) -> None:
     task = {"test_list": [ONE, "", "# a comment", "   ", "pass"]}
-    assert (await grader.grade(local, RIGHT, task)).score == 1.0
-    assert (await grader.grade(local, WRONG, task)).score == 0.0
+    async with Session("local") as local:
+        assert (await grader.grade(local, RIGHT, task)).score == 1.0
+        assert (await grader.grade(local, WRONG, task)).score == 0.0
 
 
-async def test_numbers_of_thousands_of_digits_are_arguments_and_results(local: Session) -> None:
+async def test_numbers_of_thousands_of_digits_are_arguments_and_results() -> None:
     task = {"entry_point": "f", "cases": [{"args": [HUGE], "expected": HUGE + 1}]}
-    assert (await HostCompare().grade(local, RIGHT, task)).score == 1.0
-    assert (await HostCompare().grade(local, WRONG, task)).score == 0.0
+    async with Session("local") as local:
+        assert (await HostCompare().grade(local, RIGHT, task)).score == 1.0
+        assert (await HostCompare().grade(local, WRONG, task)).score == 0.0
 
 
-@pytest.mark.parametrize("task", [{"test": "def check(candidate): pass"}, {"cases": []}])
+@pytest.mark.parametrize(
+    "task", [{"test": "def check(f): pass"}, {"cases": [{"args": [1], "expected": 2}]}]
+)
 def test_a_method_as_the_entry_point_is_refused_with_what_to_write(task: dict[str, Any]) -> None:
-    task |= {"entry_point": "Solution().f"}
-    task["cases"] = [{"args": [1], "expected": 2}] if "cases" in task else None
     with pytest.raises(ConfigurationError, match=r"assert Solution\(\).f\(...\) == ..."):
-        HostCompare().validate(task)
+        HostCompare().validate({**task, "entry_point": "Solution().f"})
 
 
 def test_columns_of_numpy_are_lists() -> None:
