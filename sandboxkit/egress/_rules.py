@@ -1,5 +1,6 @@
 """Egress rules: the names, ports, addresses and limits that a user allows."""
 
+import functools
 import ipaddress
 import os
 import ssl
@@ -161,21 +162,32 @@ class Egress:
 
     def allows(self, name: str, port: int) -> bool:
         """Return whether a rule allows a name, in lower case, and a port."""
-        for text in self.allow:
-            pattern, ports = _rule(text)
-            below = pattern.startswith("*.") and name.endswith(pattern[1:])
-            if port in ports and (below or pattern in ("*", name)):
-                return True
-        return False
+        rules, labels = _by_pattern(tuple(self.allow)), name.split(".")
+        above = (f"*.{'.'.join(labels[at:])}" for at in range(1, len(labels)))
+        return any(port in rules.get(pattern, ()) for pattern in ("*", name, *above))
 
     def allows_private(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         """Return whether `private` lists an address."""
-        return any(address in _network(text) for text in self.private)
+        return any(address in network for network in _networks(tuple(self.private)))
 
     def credential(self, name: str) -> Credential | None:
         """Return the credential for `HOST.internal`, a name in lower case; None if there is none."""
         found = (each for each in self.credentials if name == each.target[0] + INTERNAL)
         return next(found, None)
+
+
+@functools.lru_cache(maxsize=64)
+def _by_pattern(allow: tuple[str, ...]) -> dict[str, set[int]]:
+    """Return the ports that rules allow by their pattern, parsed once: every request asks."""
+    found: dict[str, set[int]] = {}
+    for pattern, ports in map(_rule, allow):
+        found.setdefault(pattern, set()).update(ports)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _networks(private: tuple[str, ...]) -> tuple[AnyNetwork, ...]:
+    return tuple(map(_network, private))
 
 
 def _rule(text: str) -> tuple[str, Sequence[int]]:
