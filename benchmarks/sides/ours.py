@@ -33,7 +33,7 @@ async def fresh(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Wo
             _check(await session.run(argv), stdout)
 
         async def finish() -> None:
-            while await session.list():  # noqa: ASYNC110  # nothing tells of a deletion
+            while await session.list(TAGS):  # noqa: ASYNC110  # nothing tells of a deletion
                 await asyncio.sleep(0.01)
 
         yield Work(one, finish)
