@@ -77,6 +77,7 @@ _GROUPS = {
             *(f"tests/{name}" for name in ("e2b", "daytona", "modal", "hosted")),
             "tests/cli/test_doctor_live.py",
         ),
+        processes=5,  # they wait for the emulators' answers
     ),
     # Its tests wait for each other: some stop the cluster's programs.
     "cluster": Group("Kubernetes", ("tests/kubernetes",), processes=1),

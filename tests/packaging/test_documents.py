@@ -148,11 +148,12 @@ def test_the_file_tree_is_complete_and_annotated() -> None:
         assert children - listed <= {f"{folder}/__init__.py"}, folder
 
 
-def test_the_provider_of_the_guide_kills_whole_trees() -> None:
+def test_the_provider_of_the_guide_kills_whole_trees(tmp_path: Path) -> None:
     """All else that it does, the guide's own blocks show."""
     guide = (ROOT / "docs" / "guides" / "write-a-provider.md").read_text()
     names: dict[str, Any] = {"__name__": "my_package"}
     exec(re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[0], names)
+    names["ROOT"] = tmp_path
     provider: type[Provider] = names["FolderProvider"]
     with Session(provider()) as session:
         marker = f"sleep 98765.{os.getpid()}"
