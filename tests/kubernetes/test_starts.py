@@ -96,7 +96,7 @@ async def test_a_lost_answer_creates_one_sandbox(
     assert left == []
     assert [each.partition(" ")[0] for each in sandboxes(cluster, room)] == [box.id]
     assert await box.run("echo", "up") == (0, "up\n", "")
-    await provider.delete(box.id)
+    await boxes.close()
     assert sandboxes(cluster, room) == []
 
 
