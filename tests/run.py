@@ -7,11 +7,13 @@ very subject. Nothing else is ever run twice.
 
 import argparse
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +43,7 @@ class Group:
     options: tuple[str, ...] = ()
     required: str = ""
     """The component that must be there: SANDBOXKIT_REQUIRE_… is set to it."""
+    beside: bool = False  # it runs beside the others: it mostly waits for other processes
 
     def python(self) -> Path:
         """Return the interpreter of the group's environment."""
@@ -80,12 +83,13 @@ _GROUPS = {
         processes=5,  # they wait for the emulators' answers
     ),
     # Its tests wait for each other: some stop the cluster's programs.
-    "cluster": Group("Kubernetes", ("tests/kubernetes",), processes=1),
+    "cluster": Group("Kubernetes", ("tests/kubernetes",), processes=1, beside=True),
     "cluster-contract": Group(
         "the contract on a cluster",
         (f"{_CONTRACT}kubernetes.py", f"{_CONTRACT}kubernetes_claims.py"),
         processes=2,
         dist="load",
+        beside=True,
     ),
     "corpora": Group(
         "no cheat is accepted, no honest program refused, no hostile one excused",
@@ -203,10 +207,10 @@ class Ran:
         return self.group, *counts, f"{self.seconds // 60:.0f}:{self.seconds % 60:02.0f}"
 
 
-def pytest(group: Group, arguments: Sequence[str]) -> int:
-    """Start pytest and return its exit status; its outcomes are added to FILE."""
+def pytest(group: Group, arguments: Sequence[str], file: Path) -> int:
+    """Start pytest and return its exit status; its outcomes are added to `file`."""
     command = [str(group.python()), "-m", "pytest", "-q", *group.options, *arguments]
-    environment = {**os.environ, VARIABLE: str(FILE)}
+    environment = {**os.environ, VARIABLE: str(file)}
     if group.required:
         environment[f"SANDBOXKIT_REQUIRE_{group.required}"] = "1"
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
@@ -215,6 +219,7 @@ def pytest(group: Group, arguments: Sequence[str]) -> int:
 def run(name: str, nightly: bool = False, only: Sequence[str] = ()) -> Ran:
     """Run a group, or only these paths of it, and return what it came to."""
     ran, group, start = Ran(name), GROUPS[name], time.monotonic()
+    path = FILE.with_stem(f"{FILE.stem}-{name}")
     if only:
         group = dataclasses.replace(group, paths=tuple(only), left_out=())
     print(f"{time.strftime('%T')} {name}: {group.what}", flush=True)
@@ -222,9 +227,9 @@ def run(name: str, nightly: bool = False, only: Sequence[str] = ()) -> Ran:
         ran.broken.append(f"there is no {group.python()}: `make test-{name}` makes it")
     else:
         for arguments in group.commands(nightly):
-            FILE.write_text("")
-            status = pytest(group, arguments)
-            with FILE.open() as file:
+            path.write_text("")
+            status = pytest(group, arguments, path)
+            with path.open() as file:
                 outcomes = read(file)
             # Status 1 is pytest's word for tests that failed, and 5 for none: all of a group may be `alone`.
             if status not in (0, 1, 5) or (status == 1) != any(
@@ -246,7 +251,7 @@ def again(all_ran: Collection[Ran]) -> dict[str, Outcome]:
     return {
         each.test: each
         for ran, each in failed
-        if pytest(GROUPS[ran.group], ["-p", "no:cacheprovider", each.test]) == 0
+        if pytest(GROUPS[ran.group], ["-p", "no:cacheprovider", each.test], FILE) == 0
     }
 
 
@@ -314,7 +319,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := {path for path in given.only if not (ROOT / path.partition("::")[0]).exists()}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     FILE.parent.mkdir(exist_ok=True)
-    all_ran = [run(name, given.nightly, given.only) for name in groups]
+    with ThreadPoolExecutor(1) as others:
+        start = functools.partial(run, nightly=given.nightly, only=given.only)
+        beside = {name: others.submit(start, name) for name in groups if GROUPS[name].beside}
+        all_ran = [beside[n].result() if n in beside else start(n) for n in groups]
     return 0 if report(all_ran, again(all_ran), given.required) else 1
 
 

@@ -121,10 +121,9 @@ async def test_data_above_the_window_ends_the_connection(agent: Agent) -> None:
     await anyio.wait_all_tasks_blocked()
     assert agent.client.ended is None
     await agent.say((Kind.STDERR, stream.number, b"x"))
-    with anyio.fail_after(30):
-        while agent.client.ended is None:
-            await anyio.sleep(0.01)
-    assert agent.client.ended.startswith("protocol error: more data")
+    assert (await stream.receive()).payload == WINDOW
+    with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="more data"):
+        await stream.receive()
 
 
 async def test_credit_allows_as_much_again(agent: Agent) -> None:
