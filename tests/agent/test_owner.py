@@ -15,16 +15,6 @@ from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Fields, Kind
-from sandboxkit.providers._agent.link import (
-    ACK,
-    DATA,
-    MAGIC,
-    OPENED,
-    OPENING_REPLY,
-    RECORD,
-    RESUMED,
-    Link,
-)
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command
 from tests.agent.conftest import Box
@@ -49,15 +39,15 @@ class Agent:
     async def say(self, *said: tuple[Kind, int, bytes]) -> None:
         """Send frames of (type, stream, payload) in one record."""
         data = b"".join(frames.encode(*each) for each in said)
-        await self.stream.send(RECORD.pack(DATA, self.sent, len(data)) + data)
+        await self.stream.send(link.RECORD.pack(link.DATA, self.sent, len(data)) + data)
         self.sent += len(data)
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
     ours, theirs = (UnixStream(each) for each in socket.socketpair())
-    reply = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
-    await theirs.send(reply + RECORD.pack(DATA, 0, len(WELCOME)) + WELCOME)
+    reply = link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.OPENED, 0)
+    await theirs.send(reply + link.RECORD.pack(link.DATA, 0, len(WELCOME)) + WELCOME)
     client = await AgentClient.start(ours, requests.hello(None))
     yield Agent(theirs, client)
     await client.aclose()
@@ -173,7 +163,7 @@ async def test_a_flood_leaves_the_loop_to_others(agent: Agent) -> None:
 
     beside = asyncio.create_task(others())
     flood = 20_000
-    await agent.stream.send(RECORD.pack(ACK, 0, 0) * flood)
+    await agent.stream.send(link.RECORD.pack(link.ACK, 0, 0) * flood)
     asked = asyncio.create_task(execute(agent.client))
     await anyio.sleep(0)
     await agent.say((Kind.EXIT, 1, EXIT))
@@ -191,14 +181,16 @@ async def test_an_agent_that_answers_and_closes_is_given_up_after_the_grace() ->
     async def reopen() -> UnixStream:
         attempts.append(time.monotonic())
         next_ours, next_theirs = (UnixStream(each) for each in socket.socketpair())
-        await next_theirs.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, RESUMED, 0))
+        await next_theirs.send(
+            link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.RESUMED, 0)
+        )
         await next_theirs.aclose()
         return next_ours
 
-    session = Link(ours, grace=1.5, reopen=reopen)
+    session = link.Link(ours, grace=1.5, reopen=reopen)
     session.open()
-    await theirs.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0))
-    await theirs.send(RECORD.pack(DATA, 0, 1) + b"x")
+    await theirs.send(link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.OPENED, 0))
+    await theirs.send(link.RECORD.pack(link.DATA, 0, 1) + b"x")
     assert await session.receive() == [b"x"]
     await theirs.aclose()
     with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -26,13 +27,15 @@ class Server:
 
     def __enter__(self) -> Self:
         env = {key: text for key, text in os.environ.items() if not key.startswith(_PRIVATE)}
+        # Its snapshots stay as long as it runs: in the machine's folder another run would find them left behind.
+        self._state = tempfile.TemporaryDirectory(prefix="e-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(
             [sys.executable, "-m", self._module, *self.options],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=env,
+            env=env | {"SANDBOXKIT_STATE_DIR": self._state.name},
         )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -47,6 +50,7 @@ class Server:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
+        self._state.cleanup()
 
     # Any: JSON, as each method of the emulator in its __main__ returns it.
     def ask(self, request: str, **arguments: object) -> Any:
