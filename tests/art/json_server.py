@@ -30,7 +30,7 @@ def make(answer: Answer, port: int = 0) -> ThreadingHTTPServer:
                 self.end_headers()
                 self.wfile.write(data)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *_: object) -> None:
             pass
 
     class Server(ThreadingHTTPServer):

@@ -45,7 +45,7 @@ def script(*replies: str) -> tuple[art.ScriptedPolicy, list[Sequence[Message]]]:
 
 @pytest.mark.parametrize("case", POLICIES, ids=lambda case: case["name"])
 def test_a_policy_sees_its_errors_and_is_rewarded(case: dict[str, Any]) -> None:
-    known = {"RIGHT": RIGHT, "WRONG": WRONG}
+    known: dict[str, Any] = {"RIGHT": RIGHT, "WRONG": WRONG}
     policy, seen = script(*(known.get(reply, reply) for reply in case["replies"]))
     trajectory = rollout(policy, Rollouts(**case.get("options", {})))
     assert trajectory.reward == case["reward"]

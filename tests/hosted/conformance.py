@@ -53,7 +53,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         self, server: Any, session: Session, option: tuple[str, Any]
     ) -> None:
         name, value = option
-        given = value if isinstance(value, dict) else {name: None if value is False else value}
+        given: dict[str, Any] = value if isinstance(value, dict) else {name: value or None}
         with pytest.raises(ConfigurationError, match=name):
             session.sandbox(**given)
         assert server.requests == []

@@ -129,9 +129,9 @@ def assert_a_reset_keeps_mounts(provider: Provider | str, dataset: Dataset, **op
         for _ in range(3):
             script = "cat /data/file; cmp /data/file given/file; ls; touch left /tmp/left"
             done = session.run(["sh", "-c", f"{script}; rm -rf /workspace"]).result(120)
-            seen.add(done.stdout)
+            seen.add((done.stdout, done.stderr))
         assert len(seen) == 1, seen
-        assert seen.pop().removesuffix("given\n").isalnum(), done.stderr
+        assert seen.pop()[0].removesuffix("given\n").isalnum(), seen
         stats = session.pool_stats()
         assert (stats.made, stats.thrown_away) == (1, {})
         assert stats.reset >= 2

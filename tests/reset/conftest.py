@@ -1,6 +1,6 @@
 """One sandbox of each provider for all attacks, as long as resets keep it clean."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def ready(name: str, mode: Mode, workdir: str | None = None) -> Target:
     return target
 
 
-def _targets(places: list[tuple[str, Mode]]) -> Any:  # Any: a fixture
+def _targets(places: Iterable[tuple[str, Any]]) -> Any:  # Any: a fixture
     @pytest.fixture(scope="module", params=places, ids="-".join)
     def each(request: pytest.FixtureRequest) -> Iterator[Target]:
         target = ready(*request.param)

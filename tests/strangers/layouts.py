@@ -179,7 +179,7 @@ def build(path: Path, given: dict[str, Any]) -> None:
         path.write_bytes(ARCHIVES[form](data))
         return
     write(path, files)
-    blobs = _blobs(path) if replaced else {}
+    blobs: dict[str, Any] = _blobs(path) if replaced else {}
     for name, how in replaced.items():
         _replace(blobs.get(name, path / name), path, *how)
 

@@ -22,9 +22,10 @@ __all__ = ["state"]
 SHAPES = HONEST_SHAPES | NAMES
 LINKS = beside(__file__, "layouts.json")["fuzz"]["names"]
 numbers = st.integers(0, 5000)
+SLOW = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
 
 
-@settings(max_examples=100, suppress_health_check=[*HealthCheck], database=None)
+@settings(max_examples=100, suppress_health_check=SLOW, database=None)
 @given(
     shape=st.sampled_from(sorted(SHAPES)),
     damage=st.lists(st.tuples(numbers, numbers, st.integers(0, 255)), max_size=2),
