@@ -47,7 +47,10 @@ class _Encodable(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _check(cls, data: Any) -> Any:  # Any: JSON
-        _refuse_halves(data)
+        try:
+            _refuse_halves(data)
+        except RecursionError:
+            raise ValueError("the body is nested too deeply") from None
         return data
 
 

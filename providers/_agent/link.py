@@ -409,7 +409,7 @@ class Link:
             self._stream, self._back = None, anyio.Event()
         if self._has_moved() or time.monotonic() > self._resumed + _LASTS:
             self._restart_grace()
-        else:
+        elif self._held is None:
             await self._wait_for_next()  # it was resumed and broke at once, with nothing in between
         while True:
             if self._held is not None:

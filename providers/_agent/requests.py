@@ -216,7 +216,7 @@ def _not_started(
     if error.path is not None:
         return SandboxFileError(str(error), path=error.path)
     if error.errno == 0:
-        wrong = "it calls a request wrong that names nothing"
+        wrong = "it refuses a command as wrong that names no user"
         return ConfigurationError(str(error)) if may_be_wrong else ProtocolError(wrong)
     if error.errno in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE):
         # The interpreter has ended, so the job's outcome is lost. EOWNERDEAD: a job killed it.

@@ -1,5 +1,6 @@
 """Resolves each name once, so that the addresses that are checked are also those that are dialled."""
 
+import errno
 import ipaddress
 import socket
 
@@ -43,9 +44,18 @@ def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Return whether an address is one of this machine's own: a connection to it would not leave the machine."""
+    """Return whether an address is one of this machine's own: a connection to it would not leave the machine.
+
+    Raises OSError if no socket can be made to find out.
+    """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    try:
+        probe = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return False  # nothing is dialled there
+        raise
+    with probe:
         try:
             probe.connect((str(address), 9))  # sends nothing
         except OSError:
@@ -67,7 +77,10 @@ class Resolver:
         found = [egress.hosts[name]] if name in egress.hosts else await self._lookup(name, port)
         for text in found:
             address = ipaddress.ip_address(text)
-            public = is_public(address) and not is_own(address)
+            try:
+                public = is_public(address) and not is_own(address)
+            except OSError as error:  # too many open files
+                raise EgressRefusedError(502, f"{text} cannot be checked: {error}") from error
             if not (public or egress.allows_private(address)):
                 raise EgressRefusedError(
                     403,

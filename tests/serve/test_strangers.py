@@ -56,6 +56,7 @@ def bearer(token: Token) -> dict[str, str]:
         ("/v1/sandboxes", '{"env": {"A": "\\ud800"}}', "env.A"),
         ("/v1/sandboxes/x/exec", '{"argv": ["true", "\\ud800"]}', "argv.1"),
         ("/run_code", '{"code": "\\ud800", "language": "python"}', "code"),
+        ("/v1/run", '{"code": ' + "[" * 900 + "]" * 900 + "}", "code"),
     ],
 )
 async def test_what_json_cannot_say_is_refused_with_its_field(
