@@ -38,7 +38,7 @@ hide() {
   mount -t tmpfs bare "$layers"
   mkdir "$layers/upper" "$layers/work" "$layers/run"
   mount -t overlay -o "lowerdir=/usr,upperdir=$layers/upper,workdir=$layers/work" bare /usr
-  printf '%s\n' "${programs[@]}" | grep -vxF "$(printf '%s\n' "$@")" | xargs -d '\n' rm -f
+  comm -23 <(printf '%s\n' "${programs[@]}" | sort) <(printf '%s\n' "$@" | sort) | xargs -d '\n' rm -f
   for path in /run/*; do
     case "$path" in /run/docker* | /run/containerd*) continue ;; esac
     if [[ -L $path ]]; then
