@@ -46,12 +46,14 @@ $(VENV)/.real: $(VENV)/.training
 	$(BIN)/python -m pip install -q --no-deps --group real
 	@touch $@
 
-# The quick loop before each commit, in less than two minutes: lint, types, the core's tests without
+# The quick loop before each commit, in less than two minutes: lint and types, beside them the core's tests without
 # those of large amounts of data, and the tests of layering and public surface.
-check: lint
-	$(BIN)/python -m pytest -q -n 3 --dist loadfile tests/core tests/packaging/test_layering.py \
-		tests/packaging/test_surface.py tests/packaging/test_run.py \
-		--ignore tests/core/test_transfer_bounds.py --ignore tests/core/test_linear_cost.py
+check: $(VENV)/.training
+	@$(MAKE) --no-print-directory lint & lint=$$!; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/core tests/packaging/test_layering.py \
+		tests/packaging/test_surface.py \
+		--ignore tests/core/test_transfer_bounds.py --ignore tests/core/test_linear_cost.py; \
+	tests=$$?; wait $$lint && exit $$tests
 
 # The suite without the groups that take minutes each; `make test-GROUP` runs one of them (tests/run.py).
 # ONLY="tests/core tests/pool" runs these files and folders alone.
