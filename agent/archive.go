@@ -146,7 +146,7 @@ func unpackFile(name string, head *tar.Header, from io.Reader, buf []byte) error
 }
 
 // getArchive sends a folder's contents, or one file, as a tar stream. It leaves out sockets, pipes
-// and devices.
+// and devices, and what is removed meanwhile. A pipe stands for what its user may not read.
 func getArchive(s *stream, name string) error {
 	if err := guard(name); err != nil {
 		return err
@@ -164,24 +164,24 @@ func getArchive(s *stream, name string) error {
 		return w.Close()
 	}
 	err = filepath.WalkDir(name, func(full string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
 		if full == name {
+			return err
+		}
+		relative, _ := filepath.Rel(name, full) // of two absolute paths
+		var info fs.FileInfo
+		if err == nil {
+			info, err = entry.Info()
+		}
+		if err == nil {
+			err = packOne(w, full, relative, info, buf)
+		}
+		switch {
+		case errors.Is(err, os.ErrNotExist):
 			return nil
+		case errors.Is(err, os.ErrPermission):
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeFifo, Name: relative})
 		}
-		info, err := entry.Info()
-		if errors.Is(err, os.ErrNotExist) {
-			return nil // removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(name, full)
-		if err != nil {
-			return err
-		}
-		return packOne(w, full, relative, info, buf)
+		return err
 	})
 	if err != nil {
 		return err

@@ -203,6 +203,7 @@ func setUp(o options) (*sandbox, error) {
 			return nil, err
 		}
 	}
+	box.user.home = box.homeOf(id)
 	queueNoSignals()
 	if err := limitCommands(o.openFiles); err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func (b *sandbox) become(id identity) {
 
 // environment returns a command's identity and variables. It merges the agent's variables, the user's,
 // the sandbox's and the command's own; later ones win. As the agent's own user, the agent's variables
-// override the user's.
+// override the user's, but for HOME: see homeOf.
 func (b *sandbox) environment(user string, extra []string) (identity, []string, error) {
 	if err := b.jobs.refuse(user); err != nil {
 		return identity{}, nil, err
@@ -105,6 +105,7 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 		if err := b.refuseRoot(user, id); err != nil {
 			return id, nil, err
 		}
+		id.home = b.homeOf(id)
 	}
 	merged := map[string]string{"PATH": defaultPath}
 	add := func(entries []string) {
@@ -121,6 +122,8 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	add(b.inherited())
 	if !id.isAgent() {
 		add(account)
+	} else if self == 1 {
+		add(account[:1])
 	}
 	b.mu.Lock()
 	add(b.env)
@@ -131,6 +134,25 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 		env = append(env, name+"="+value)
 	}
 	return id, env, nil
+}
+
+// homeOf returns a user's HOME: the image's, or else the first folder that the user can write to of the user's
+// own, the workdir and /tmp. Container runtimes set the HOME of the agent's user if the image sets none.
+func (b *sandbox) homeOf(id identity) string {
+	const here, writable, effectively = -100, 2, 0x200 // AT_FDCWD, W_OK, AT_EACCESS
+	home, given := id.home, os.Getenv("HOME")
+	if own, err := lookupUser(""); self == 1 && err == nil && given != "" && given != own.home {
+		return given
+	}
+	_ = filesAs.run(id, func() {
+		for _, each := range []string{id.home, b.workdir, "/tmp"} {
+			if syscall.Faccessat(here, each, writable, effectively) == nil {
+				home = each
+				return
+			}
+		}
+	})
+	return home
 }
 
 // inherited returns the agent's own environment variables, without those to drop.

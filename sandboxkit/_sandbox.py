@@ -355,8 +355,8 @@ class Sandbox(Displayable):
     ) -> "Operation[Transfer]":
         """Copy a file to the path `local`, or a folder's contents into the folder `local`.
 
-        The data is untrusted: links and special files are skipped and named in the result, and
-        nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64 folders
+        The data is untrusted: links, special files and what the sandbox's user may not read are skipped and
+        named in the result, and nothing is written outside `local`. Raises SandboxFileError past a limit, for paths over 64 folders
         or 2 KiB, and for files that change meanwhile; OSError if this machine cannot store it.
         """
         from sandboxkit.transfers import _calls

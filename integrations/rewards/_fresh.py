@@ -37,8 +37,8 @@ async def grade_in_fresh(
     """Export `artefacts` from the agent's sandbox, stop it, and grade them in a pristine one.
 
     `artefacts` are absolute paths of files or folders. They get the same paths in the new
-    sandbox; links and special files are left out. `fresh` makes the new sandbox, for example
-    `lambda: session.sandbox(profile="strict")`. `grade` receives it with the artefacts in place
+    sandbox; links, special files and what the agent's user may not read are left out. `fresh`
+    makes the new sandbox, such as `lambda: session.sandbox(profile="strict")`. `grade` receives it with the artefacts in place
     and must upload the tests itself. The agent's sandbox is always stopped before grading, and
     the new sandbox after it.
 

@@ -178,17 +178,19 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         the workdir exists and the main command has started. The stream is the sandbox's lifeline: a
         sandbox that is not detached ends when the stream is closed, or breaks and is not replaced within
         `_grace`. `lifeline=False` is for an agent whose owner connects to its socket. A failure closes
-        the stream. Raises SandboxStartError if the agent refuses, its stream ends, or it stays silent.
+        the stream. Raises SandboxStartError if the agent refuses, its stream ends, or it stays silent. The
+        error is `retryable` if the agent gave no reason: a machine under load may have been the reason.
         """
         instance = self._instance(sandbox_id)
         instance.is_ours = True
         try:
             client = await self._greeted(instance, stream, config)
         except (ConnectionEndedError, SilentError) as error:
-            raise SandboxStartError(
-                f"sandbox {sandbox_id!r} did not start: {error}",
-                sandbox_id=sandbox_id,
-            ) from error
+            failed = SandboxStartError(
+                f"sandbox {sandbox_id!r} did not start: {error}", sandbox_id=sandbox_id
+            )
+            failed.retryable = isinstance(error, SilentError) or not error.reason
+            raise failed from error
         instance.client, instance.boot = client, client.boot
         if lifeline:
             instance.lifeline = client

@@ -23,6 +23,7 @@ from sandboxkit.errors import (
     CapacityError,
     ConfigurationError,
     ImageNotFoundError,
+    ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
@@ -158,7 +159,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
                 found = await self._asked(sandbox_id)
         if scope.cancelled_caught:
             queued = found.state is DaytonaState.PENDING_BUILD
-            kind = CapacityError if queued else SandboxStartError
+            kind = CapacityError if queued else ProviderUnavailableError
             raise kind(
                 f"daytona did not start a sandbox within {self._build_timeout:g} s, after which "
                 f"its state is {_state(found)}; give the provider a longer build_timeout"
@@ -202,7 +203,7 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
                     f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}"
                 )
             return name
-        raise SandboxStartError(
+        raise ProviderUnavailableError(
             f"daytona made no snapshot within {self._build_timeout:g} s; give the provider a longer "
             "build_timeout"
         )

@@ -46,12 +46,10 @@ _COMMAND_CAPABILITIES = {
 _MEMORY_MB = 1024
 _PIDS = 256
 _AGENT_PIDS = 32  # reserved for the agent's threads when commands use up the rest
-_SHM_MB = 64
 _STRICT_DISK_MB = 512
 # Uids that other containers are unlikely to have: on the host, and on a daemon that maps few uids.
 _OWN_UIDS = range(1 << 20, 1_900_000_000)
 _OWN_MAPPED_UIDS = range(20_000, 60_000)
-_INODES = 20_000
 _OPEN_FILES = 4096
 _MIB = 1024 * 1024
 _STATES = {
@@ -212,6 +210,7 @@ def create_body(
     Raises ConfigurationError for an image with volumes and profile="strict".
     """
     user = spec.user or image.user or None
+    memory = (spec.memory_mb or _MEMORY_MB) * _MIB
     host: dict[str, object] = {
         "AutoRemove": True,
         "CapAdd": sorted({*_CAPABILITIES, *capabilities}),
@@ -220,8 +219,8 @@ def create_body(
         "Init": False,
         "IpcMode": "private",
         "LogConfig": {"Type": "none"},
-        "Memory": (spec.memory_mb or _MEMORY_MB) * _MIB,
-        "MemorySwap": (spec.memory_mb or _MEMORY_MB) * _MIB,
+        "Memory": memory,
+        "MemorySwap": memory,
         "Mounts": [
             agent_mount(name, agent_volume),
             *volumes,
@@ -236,7 +235,8 @@ def create_body(
         "PidsLimit": (spec.pids or _PIDS) + _AGENT_PIDS,
         "RestartPolicy": {"Name": "no"},
         "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp(spec.isolation == 'gvisor')}"],
-        "ShmSize": _SHM_MB * _MIB,
+        # Its files are in the sandbox's memory: when they fill that, the sandbox is out of memory.
+        "ShmSize": memory,
         "Ulimits": [
             {"Name": "nofile", "Soft": 2 * _OPEN_FILES, "Hard": 2 * _OPEN_FILES},
             {"Name": "core", "Soft": 0, "Hard": 0},
@@ -261,10 +261,13 @@ def create_body(
                 f"{list(image.volumes)}, whose size Docker cannot limit"
             )
         host["ReadonlyRootfs"] = True
-        space, host["ShmSize"] = _strict_space(spec)
-        folders |= space
+        folders |= _strict_space(spec, memory)
     if folders:
         host["Tmpfs"] = folders
+    if spec.network == "none":
+        host["ExtraHosts"] = [
+            "sandbox:127.0.0.1"
+        ]  # the own name, without an address of the daemon's
     if spec.reuse == "reset":
         # Otherwise the next job could see closed connections (TIME_WAIT) for a minute.
         host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}
@@ -315,14 +318,15 @@ def strict_folders(spec: SandboxSpec) -> list[str]:
     return sorted({"/tmp", spec.workdir or DEFAULT_WORKDIR})
 
 
-def _strict_space(spec: SandboxSpec) -> tuple[dict[str, str], int]:
-    """Return mounts for the only writable folders, and the bytes of /dev/shm: they share disk_mb."""
-    kib = (spec.disk_mb or _STRICT_DISK_MB) * 1024
-    shm = min(_SHM_MB * 1024, kib // 8)
+def _strict_space(spec: SandboxSpec, memory: int) -> dict[str, str]:
+    """Return mounts for the only writable folders, which share disk_mb.
+
+    Each has an inode for each KiB of memory, which is what an inode takes, so that memory ends first.
+    """
     folders = strict_folders(spec)
-    each = (kib - shm) // len(folders)
-    options = f"rw,exec,nosuid,nodev,size={each}k,nr_inodes={_INODES},mode=1777"
-    return dict.fromkeys(folders, options), shm * 1024
+    each = (spec.disk_mb or _STRICT_DISK_MB) * 1024 // len(folders)
+    options = f"rw,exec,nosuid,nodev,size={each}k,nr_inodes={memory // 1024},mode=1777"
+    return dict.fromkeys(folders, options)
 
 
 @cache

@@ -20,8 +20,9 @@ fe00::0	ip6-localnet
 ff00::0	ip6-mcastprefix
 ff02::1	ip6-allnodes
 ff02::2	ip6-allrouters
+127.0.0.1	sandbox
 """
-"""The content that the daemon would write."""
+"""The content that the daemon writes, with the own name as an extra host."""
 
 
 class Hosts(Enum):

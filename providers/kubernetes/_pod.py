@@ -57,6 +57,7 @@ _UNIT = {
     "P": 1e15,
     "E": 1e18,
 }
+_SHM = "/dev/shm"
 _SPACE = "space-"
 """The prefix of the names of writable volumes."""
 _STATES = {"Pending": SandboxState.STARTING, "Running": SandboxState.RUNNING}
@@ -86,6 +87,10 @@ def manifest(
         limit = {} if size_mb is None else {"sizeLimit": f"{size_mb}Mi"}
         volumes.append({"name": f"{_SPACE}{number}", "emptyDir": limit})
         mounts.append({"name": f"{_SPACE}{number}", "mountPath": folder})
+    if all(each["mountPath"] != _SHM for each in mounts):
+        memory = {"medium": "Memory", "sizeLimit": f"{spec.memory_mb or _MEMORY_MB}Mi"}
+        volumes.append({"name": "shm", "emptyDir": memory})
+        mounts.append({"name": "shm", "mountPath": _SHM})
     if keeper or spec.mounts:
         volumes.append(_claim.claim_volume(options.storage_claim or ""))
         mounts += _claim.mounts_of(spec.mounts, keeper=keeper)

@@ -8,16 +8,16 @@ from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.types import SandboxSpec
 
-NO_TIME_WAIT = (
+SET = (
     "/bin/sh",
     "-c",
-    '{ echo 0 >/proc/sys/net/ipv4/tcp_max_tw_buckets; } 2>/dev/null; exec "$@"',
+    'for name in $1; do { echo 0 >"$name"; } 2>/dev/null; done; shift; exec "$@"',
     "sh",
 )
-"""A command prefix for a network namespace in which no TCP connection stays in TIME_WAIT.
+"""A command prefix that sets the settings in the next argument to 0 before it runs the rest.
 
-In a container whose /proc/sys is read-only it has no effect. Then a reset finds the connections, and the
-sandbox is replaced.
+In a container whose /proc/sys is read-only it has no effect. Then no low port can be bound, and a reset finds
+connections in TIME_WAIT and replaces the sandbox.
 """
 
 
@@ -40,8 +40,6 @@ def arguments(
     uid = str(_layout.uid_of(spec.user))
     args = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     args += ["--unshare-cgroup-try", "--disable-userns"]
-    if spec.network == "none" and not has_outer_network(spec):
-        args.append("--unshare-net")
     args += ["--uid", uid, "--gid", uid, "--hostname", "sandbox"]
     args += ["--as-pid-1", "--new-session"]
     if not spec.detach:
@@ -58,14 +56,16 @@ def arguments(
     return [*args, "--chdir", "/", "--seccomp", str(seccomp), "--info-fd", str(info)]
 
 
-def has_outer_network(spec: SandboxSpec) -> bool:
-    """Return whether the sandbox has the network namespace of an outer bubblewrap.
+def network_settings(spec: SandboxSpec) -> list[str]:
+    """Return the settings of a sandbox's own network namespace that are to be 0; [] without such a namespace.
 
-    The next job of a sandbox that is reset must not find the last one's connections in TIME_WAIT. Only a
-    process with a capability over the network namespace can keep connections out of that state, and
-    no process of the sandbox has one.
+    Its programs may bind every port. The next job of a sandbox that is reset must not find the last one's
+    connections in TIME_WAIT. Only a process with a capability over the namespace can set that, and no process
+    of the sandbox has one: so the namespace is made before the sandbox, by root or by an outer bubblewrap.
     """
-    return spec.network == "none" and spec.reuse == "reset"
+    names = ["ip_unprivileged_port_start"]
+    names += ["tcp_max_tw_buckets"] if spec.reuse == "reset" else []
+    return [f"/proc/sys/net/ipv4/{each}" for each in names] if spec.network == "none" else []
 
 
 def network_arguments(spec: SandboxSpec) -> list[str]:
@@ -87,6 +87,7 @@ def outer_arguments(
     folder: str,
     disk_mb: int,
     resolver: int,
+    hosts: int,
 ) -> list[str]:
     """Return the options of an outer bubblewrap that sees the host, with a sized tmpfs at `folder`.
 
@@ -106,7 +107,16 @@ def outer_arguments(
             kept = None if base is None else base.folder_mode(name)
             perms = f"{mode if kept is None else kept:04o}"
             args += ["--perms", perms, "--dir", f"{folder}/upper{name}".rstrip("/")]
-    return [*args, "--file", str(resolver), f"{folder}/upper{points.resolve('/etc')}/resolv.conf"]
+    etc = f"{folder}/upper{points.resolve('/etc')}"
+    return [
+        *args,
+        "--file",
+        f"{resolver}",
+        f"{etc}/resolv.conf",
+        "--file",
+        f"{hosts}",
+        f"{etc}/hosts",
+    ]
 
 
 def agent_command(spec: SandboxSpec, listener: int, open_files: int) -> list[str]:

@@ -12,6 +12,7 @@ from sandboxkit.providers._agent import binary
 from sandboxkit.providers._gvisor import timed_start
 from sandboxkit.providers.local import _bwrap, _cgroup, _gvisor, _host_uid, _layout
 from sandboxkit.providers.local._host_user import HostUser
+from sandboxkit.providers.local._namespaces import start_failure
 from sandboxkit.types import Diagnosis, SandboxSpec
 
 CGROUP_REMEDY = (
@@ -54,7 +55,8 @@ def start_error(reason: str) -> SandboxStartError:
             "systempaths=unconfined, or use provider='docker'"
         )
         message += f". It is never run without isolation. Remedy: {remedy}"
-    return SandboxStartError(message)
+    failed = start_failure(message)
+    return SandboxStartError(message) if _namespace_remedy() else failed
 
 
 def _probe(host: HostUser) -> str:

@@ -32,7 +32,6 @@ REMEDY = "install gVisor's runsc (Debian's package runsc), or use provider='dock
 _NAME = "sandbox"
 _RUNSC = f"{SOCKET_FOLDER}/runsc"
 _CONFIG = f"{SOCKET_FOLDER}/config.json"
-_SHM_MB = 64
 _FROM_OUTSIDE = tuple(128 + number for number in (SIGHUP, SIGINT, SIGKILL, SIGTERM))
 """Exit statuses of bubblewrap when a signal ended its program."""
 _CAPABILITIES = ["CAP_CHOWN", "CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
@@ -169,7 +168,7 @@ def config(spec: SandboxSpec, image: LocalImage | None, disk_mb: int, open_files
     share = (disk_mb << 20) // len(folders)
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
-        _tmpfs("/dev/shm", _SHM_MB << 20, "mode=1777"),
+        _tmpfs("/dev/shm", _layout.shm_size(spec), "mode=1777"),
         _tmpfs(SOCKET_FOLDER, 64 << 10, "mode=0700"),
         *(
             _tmpfs(

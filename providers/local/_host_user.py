@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from sandboxkit.errors import CapacityError, SandboxError
 from sandboxkit.providers.local import _cgroup, _host_uid, _id_map
-from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
+from sandboxkit.providers.local._namespaces import namespace_of, reveal, start_failure, tool
 from sandboxkit.providers.local._subordinate import SubordinateIds, lock_path, subordinate_range
 
 _log = logging.getLogger("sandboxkit.local")
@@ -93,6 +93,9 @@ class HostUser:
                 self._ids.prefix(self._ids.uids.start, sources)
                 return self._ids.uids
         except (SandboxError, OSError, subprocess.SubprocessError) as error:
+            failed = start_failure(str(error))
+            if failed.retryable:  # only for now, and no sandbox loses its own uid for it
+                raise failed from error
             self._share(str(error))
         return None
 
@@ -106,11 +109,13 @@ class HostUser:
         limits: Mapping[int, int] = _NO_LIMITS,
         lent: _host_uid.LeasedUid | None = None,
         namespace: int | None = None,
+        network: int | None = None,
     ) -> list[str]:
         """Return the command prefix that runs a command as the user `lent`, with access to these paths.
 
         The prefix sets `limits` if this process cannot (see `may_limit`). `namespace`, a result
-        of `owning`, replaces the mount namespace for these paths.
+        of `owning`, replaces the mount namespace for these paths. `network`, a result of `new_network`, is the
+        command's network namespace; an ordinary user has none.
         """
         if not self.is_root:
             if lent is None:
@@ -121,11 +126,12 @@ class HostUser:
             namespace = self._namespace(sources)
         uid, gid = self.owner() if lent is None else (lent.uid, lent.uid)
         # Opened through our /proc entry and not inherited, so that no descriptor reaches the sandbox.
-        mount = f"--mount=/proc/{os.getpid()}/fd/{namespace}"
+        enter = [f"--mount=/proc/{os.getpid()}/fd/{namespace}"]
+        enter += [] if network is None else [f"--net=/proc/{os.getpid()}/fd/{network}"]
         command = []
         if limits and not self.may_limit:
             command = [tool("prlimit"), *(f"{_OPTIONS[n]}={v}" for n, v in limits.items()), "--"]
-        return [*command, tool("nsenter"), mount, f"--setuid={uid}", f"--setgid={gid}", "--"]
+        return [*command, tool("nsenter"), *enter, f"--setuid={uid}", f"--setgid={gid}", "--"]
 
     def owning(
         self,

@@ -33,7 +33,7 @@ from sandboxkit.providers.local._counters import Counters
 from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
-from sandboxkit.providers.local._namespaces import free_folder
+from sandboxkit.providers.local._namespaces import free_folder, new_network, start_failure
 from sandboxkit.types import SandboxSpec
 
 MARK = "SANDBOXKIT_START"
@@ -85,11 +85,11 @@ class Launched:
         groups: list[str],
         counters: Counters,
         lent: LeasedUid | None,
-        namespace: int | None,
+        namespaces: list[int],
     ) -> None:
         self.groups, self.counters = groups, counters
         self._lent = lent
-        self._namespace = namespace
+        self._namespaces = namespaces
         self.exited = anyio.Event()
         self.on_exit: Callable[[], None] | None = None
         self._process = process
@@ -127,11 +127,11 @@ class Launched:
             self._info,
             self._errors,
             self._init,
-            self._namespace,
+            *self._namespaces,
         ):
             if descriptor is not None:
                 os.close(descriptor)
-        self._monitor, self._info, self._init, self._namespace = -1, None, None, None
+        self._monitor, self._info, self._init, self._namespaces = -1, None, None, []
         if self._process.poll() is None:
             # The process outlives us on purpose; without this, Popen's destructor would warn.
             self._process.returncode = 0
@@ -145,9 +145,8 @@ class Launched:
                 self.init_pid = int(found[1])
                 os.close(self._info)
                 self._info = None
-                if self._namespace is not None:
-                    os.close(self._namespace)  # bubblewrap has entered it
-                    self._namespace = None
+                while self._namespaces:
+                    os.close(self._namespaces.pop())  # bubblewrap has entered it
                 with suppress(ProcessLookupError):
                     self._init = os.pidfd_open(self.init_pid)
         return self._init is not None
@@ -201,8 +200,8 @@ class _Start:
     errors: int
     arguments: list[tuple[socket.socket, bytes]]
     lent: LeasedUid | None
-    namespace: int | None
-    """A mount namespace in which the image belongs to the lent uid."""
+    namespaces: list[int]
+    """A mount namespace in which the image belongs to the lent uid, and a network namespace."""
 
     def proceed(self) -> None:
         """Send the arguments, unless sent before. They always fit in the socket's buffer."""
@@ -263,7 +262,12 @@ def _start(
                 lent = None
             else:
                 kept.callback(os.close, namespace)
-        prefix = host.prefix(sources, rlimits, lent, namespace)
+        settings = [] if runsc is not None else _arguments.network_settings(spec)
+        network = None
+        if settings and host.is_root:
+            network = new_network(settings)
+            kept.callback(os.close, network)
+        prefix = host.prefix(sources, rlimits, lent, namespace, network)
 
         def inherit(descriptor: int) -> int:
             inherited.callback(os.close, descriptor)
@@ -331,14 +335,15 @@ def _start(
             return [program, *mark, "--args", str(reader.fileno()), "--", *command]
 
         command = under(options, inside)
-        if _arguments.has_outer_network(spec):
-            command = [*_arguments.NO_TIME_WAIT, *command]
+        if settings and network is None:
+            command = [*_arguments.SET, " ".join(settings), *command]
             command = under(_arguments.network_arguments(spec), command)
         if base is not None and image is None and overlay is not None and namespace is None:
             command = under(base.outer(overlay, disk_mb, detach=spec.detach), command)
         if image is not None and overlay is not None:
-            files.append(inherit(_readable(_layout.resolver(spec))))
-            outer = _arguments.outer_arguments(spec, image, base, overlay, disk_mb, files[-1])
+            etc = [inherit(_readable(each)) for each in (_layout.resolver(spec), _layout.HOSTS)]
+            files += etc
+            outer = _arguments.outer_arguments(spec, image, base, overlay, disk_mb, *etc)
             command = under(outer, command)
         process = subprocess.Popen(
             [*prefix, *command],
@@ -351,7 +356,8 @@ def _start(
             start_new_session=True,
         )
         kept.pop_all()
-    return _Start(process, ours, info, errors, arguments, lent, namespace)
+    namespaces = [each for each in (namespace, network) if each is not None]
+    return _Start(process, ours, info, errors, arguments, lent, namespaces)
 
 
 def _joined(options: list[str]) -> bytes:
@@ -412,10 +418,10 @@ async def launch(
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
         start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes, base)
     except OSError as error:
-        raise SandboxStartError(f"the sandbox's processes cannot be started: {error}") from error
+        raise start_failure(f"the sandbox's processes cannot be started: {error}") from error
     counters = Counters(groups, cpus=spec.cpus is not None)
     launched = Launched(
-        start.process, start.info, start.errors, groups, counters, start.lent, start.namespace
+        start.process, start.info, start.errors, groups, counters, start.lent, start.namespaces
     )
     try:
         if groups:

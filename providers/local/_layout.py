@@ -17,11 +17,13 @@ from sandboxkit.types import SandboxSpec
 
 AGENT = "/.sandboxkit/agent"
 SANDBOX_UID = 1000
-_SHM_MB = 64
+MEMORY_MB = 1024
+"""Memory (MB) of a sandbox by default, besides its disk."""
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _FOLDERS = ("/etc", "/etc/ssl", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
 UPPER_FOLDERS = ("/etc", "/home", "/root", "/run", "/tmp", "/var", "/var/tmp")
 """Folders of an image that belong to the sandbox's user in its overlay."""
+HOSTS = b"127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n"
 _OWN_BIN = "/.sandboxkit/bin"
 _SHARED_ETC = (
     "alternatives",
@@ -140,14 +142,18 @@ def _accounts() -> tuple[tuple[str, bytes], ...]:
         "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n"
     )
     group = f"root:x:0:\nsandbox:x:{SANDBOX_UID}:\nnogroup:x:65534:\n"
-    hosts = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n"
     switch = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\n"
     return (
         ("/etc/passwd", passwd.encode()),
         ("/etc/group", group.encode()),
-        ("/etc/hosts", hosts.encode()),
+        ("/etc/hosts", HOSTS),
         ("/etc/nsswitch.conf", switch.encode()),
     )
+
+
+def shm_size(spec: SandboxSpec) -> int:
+    """Return the bytes of /dev/shm: the sandbox's memory, which its files are in."""
+    return (spec.memory_mb or MEMORY_MB) << 20
 
 
 def resolver(spec: SandboxSpec) -> bytes:
@@ -220,7 +226,7 @@ def layout(
         root.args += ["--overlay", f"{overlay}/upper", f"{overlay}/work", "/"]
         root.sources.append(str(image.root))
     root.args += ["--proc", "/proc", "--dev", "/dev"]
-    root.args += ["--size", str(_SHM_MB << 20), "--perms", "1777", "--tmpfs", "/dev/shm"]
+    root.args += ["--size", str(shm_size(spec)), "--perms", "1777", "--tmpfs", "/dev/shm"]
     if spec.reuse == "reset":
         # Mounted so that a reset can find message queues, which exist even without the mount.
         # /proc is read-only: the sandbox's user owns files there whose modes and values would

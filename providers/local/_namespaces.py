@@ -1,21 +1,38 @@
 """Creates namespaces, kept by descriptors, that control what a sandbox's user sees of the host."""
 
+import ctypes
+import fcntl
 import os
+import re
 import shlex
 import shutil
 import socket
 import stat
+import struct
 import subprocess
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from sandboxkit.errors import ConfigurationError, SandboxStartError
+from sandboxkit.errors import CapacityError, ConfigurationError, SandboxStartError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers.local._readable import readable
 
-_HELPER_PATIENCE = 10.0
+_HELPER_PATIENCE = 30.0
+_LOAD = re.compile(
+    "temporarily unavailable|cannot allocate memory|too many open files|no space left|timed out|no result",
+    re.IGNORECASE,
+)
+"""What the kernel and our own helpers say when a machine has no room for a process, or no time for it."""
+_CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 _COVERS = ("/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp", "/tmp")
+
+
+def start_failure(message: str) -> SandboxStartError:
+    """Return the error of a start: a CapacityError, which is retryable, if load alone may be the reason."""
+    return (CapacityError if _LOAD.search(message) else SandboxStartError)(message)
 
 
 def _hiding_folder(path: str) -> str | None:
@@ -66,7 +83,7 @@ def namespace_of(
         ):
             helper.kill()
             message = helper.stderr.read().decode(errors="replace").strip()
-            raise SandboxStartError(
+            raise start_failure(
                 f"a namespace ({kind}) for sandboxes cannot be made: "
                 + (message or f"no result within {_HELPER_PATIENCE:.0f} s")
             )
@@ -79,6 +96,42 @@ def namespace_of(
         ours.close()
         helper.wait()
     return namespace
+
+
+def new_network(settings: list[str]) -> int:
+    """Return a descriptor of a new network namespace with a loopback, in which these settings are 0. Raises OSError.
+
+    A start waits for this, and a helper program would take ten times as long.
+    """
+    made: list[int] = []
+    failed: list[OSError] = []
+
+    def work() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        try:
+            if libc.unshare(_CLONE_NEWNET) < 0:
+                raise OSError(
+                    number := ctypes.get_errno(), os.strerror(number), "a network namespace"
+                )
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_:
+                fcntl.ioctl(any_, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+            for name in settings:
+                with (
+                    suppress(OSError),
+                    open(name, "w") as file,
+                ):  # it may be read-only in a container
+                    file.write("0")
+            made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            failed.append(error)
+
+    # A thread of its own, because it stays in the namespace.
+    thread = threading.Thread(target=work, name="sandboxkit-network", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
 
 
 @cache

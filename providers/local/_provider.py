@@ -44,11 +44,11 @@ from sandboxkit.providers.local._base import Base
 from sandboxkit.providers.local._counters import Counters, attributed, out_of_memory
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
+from sandboxkit.providers.local._namespaces import start_failure
 from sandboxkit.providers.local._snapshots import LocalSnapshots
 from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
-_MEMORY_MB = 1024
 _PIDS = 256
 _DISK_MB = 1024
 _KILL_PATIENCE = 5.0
@@ -128,7 +128,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
             try:
                 _cgroup.create(groups, limits)
             except OSError as error:
-                raise SandboxStartError(
+                raise start_failure(
                     f"the sandbox's control groups cannot be made: {error}"
                 ) from error
             launched, connection = await launch(
@@ -147,7 +147,9 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                 await self._attach(sandbox_id, stream, config_of(spec))
             except SandboxStartError as error:
                 await launched.kill()
-                raise _doctor.start_error(launched.stderr_text() or str(error)) from error
+                if not launched.stderr_text():
+                    raise
+                raise _doctor.start_error(launched.stderr_text()) from error
             self._publish(spec, begun, launched, None if image is None else image.used())
         except BaseException:
             with anyio.CancelScope(shield=True):
@@ -174,7 +176,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     def _limits(self, spec: SandboxSpec) -> _cgroup.CgroupLimits:
         return _cgroup.CgroupLimits(
             # Files are in memory. The default adds disk_mb; a given memory_mb limits both together.
-            memory_mb=spec.memory_mb or _MEMORY_MB + _disk_mb(spec),
+            memory_mb=spec.memory_mb or _layout.MEMORY_MB + _disk_mb(spec),
             pids=PIDS if is_gvisor(spec) else (spec.pids or _PIDS) + _AGENT_PIDS,
             cpus=spec.cpus,
         )
@@ -188,13 +190,13 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     ) -> None:
         sandbox_id = begun.sandbox_id
         if not launched.find_init():
-            raise SandboxStartError(f"sandbox {sandbox_id!r} ended while it started")
+            raise ProviderUnavailableError(f"sandbox {sandbox_id!r} ended while it started")
         instead: dict[int, int] = {}
         if "pids" not in _cgroup.available():
             # The sandbox's own user namespace counts only its own processes.
             instead[resource.RLIMIT_NPROC] = _PIDS + _AGENT_PIDS
         if "memory" not in _cgroup.available():
-            instead[resource.RLIMIT_DATA] = _MEMORY_MB << 20
+            instead[resource.RLIMIT_DATA] = _layout.MEMORY_MB << 20
         if self._host.may_limit and not is_gvisor(spec):
             launched.limit(launched.init_pid, instead)
         now = time.time()

@@ -1,5 +1,6 @@
 """The pinned seccomp profile as a BPF program, made from Docker's JSON format without libseccomp."""
 
+import errno
 import json
 import platform
 import struct
@@ -18,6 +19,9 @@ _X32_BIT = 0x40000000
 
 _LOAD, _JUMP_EQ, _JUMP_GT, _JUMP_GE, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
 _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
+
+_NO_CALLS = range(336, 424)
+"""Numbers that no architecture uses."""
 
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
@@ -101,7 +105,11 @@ def compile_profile(profile: dict[str, Any], numbers: dict[str, int], audit_arch
             code += [_conditional(number, tests, action) for number in known]
         else:
             always.setdefault(action, []).extend(known)
+    # A program then does without a call that the profile does not know, as on an older kernel.
+    absent = _ERRNO | errno.ENOSYS
+    always.setdefault(absent, []).extend(_NO_CALLS)
     code += [_always(found, action) for action, found in always.items()]
+    code += [_op(_JUMP_GT, max(numbers.values()), 0, 1), _op(_RETURN, absent)]
     code.append(_op(_RETURN, _action(profile["defaultAction"], int(profile["defaultErrnoRet"]))))
     return b"".join(code)
 

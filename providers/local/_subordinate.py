@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import _bwrap
-from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
+from sandboxkit.providers.local._namespaces import namespace_of, reveal, start_failure, tool
 
 _LEAST = 64
 """Minimum number of subordinate ids; with fewer, sandboxes share the user's uid."""
@@ -102,7 +102,7 @@ class SubordinateIds:
         problem = _bwrap.try_empty(self._enter(1, mounts))
         if problem:
             os.close(mounts)
-            raise SandboxStartError(problem)
+            raise start_failure(problem)
         return mounts
 
     def _enter(self, inner: int, mounts: int | None = None) -> list[str]:
@@ -127,10 +127,10 @@ def _run(command: list[str]) -> None:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE
         )
     except subprocess.TimeoutExpired as error:
-        raise SandboxStartError(str(error)) from error
+        raise start_failure(str(error)) from error
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip()
-        raise SandboxStartError(message or f"{command[0]} failed")
+        raise start_failure(message or f"{command[0]} failed")
 
 
 def _unreadable(sources: tuple[str, ...]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from sandboxkit.types import FileInfo, FileType
 _CHUNK = 1 << 18
 _EPILOG = """\
 As with cp -r, a folder that exists receives the source under its own name.
-From a sandbox, links and special files are not copied but named on stderr.
+From a sandbox, links, special files and what its user may not read are not
+copied but named on stderr.
 A '-' instead of a local path is standard input or output.
 
 examples:
@@ -128,7 +129,7 @@ def _download(sandbox: Sandbox, source: str, target: str) -> None:
     if transfer.skipped:
         shown = ", ".join(safe_line(name) for name in transfer.skipped[:5])
         more = ", ..." if len(transfer.skipped) > 5 else ""
-        what = count(len(transfer.skipped), "link or special file")
+        what = count(len(transfer.skipped), "link, special or unreadable file")
         print(f"sandboxkit: skipped {what}: {shown}{more}", file=sys.stderr)
 
 

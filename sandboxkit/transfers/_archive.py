@@ -51,7 +51,7 @@ class Transfer:
     files: int
     bytes: int
     skipped: tuple[str, ...]
-    """Members that were skipped because they are links or special files."""
+    """Members that were skipped because they are links or special files, or cannot be read there."""
 
 
 @dataclass(frozen=True, slots=True)
