@@ -265,9 +265,7 @@ def create_body(
     if folders:
         host["Tmpfs"] = folders
     if spec.network == "none":
-        host["ExtraHosts"] = [
-            "sandbox:127.0.0.1"
-        ]  # the own name, without an address of the daemon's
+        host["ExtraHosts"] = ["sandbox:127.0.0.1"]  # with an address the daemon writes this name
     if spec.reuse == "reset":
         # Otherwise the next job could see closed connections (TIME_WAIT) for a minute.
         host["Sysctls"] = {"net.ipv4.tcp_max_tw_buckets": "0"}

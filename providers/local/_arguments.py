@@ -108,15 +108,8 @@ def outer_arguments(
             perms = f"{mode if kept is None else kept:04o}"
             args += ["--perms", perms, "--dir", f"{folder}/upper{name}".rstrip("/")]
     etc = f"{folder}/upper{points.resolve('/etc')}"
-    return [
-        *args,
-        "--file",
-        f"{resolver}",
-        f"{etc}/resolv.conf",
-        "--file",
-        f"{hosts}",
-        f"{etc}/hosts",
-    ]
+    args += ["--file", str(resolver), f"{etc}/resolv.conf"]
+    return [*args, "--file", str(hosts), f"{etc}/hosts"]
 
 
 def agent_command(spec: SandboxSpec, listener: int, open_files: int) -> list[str]:

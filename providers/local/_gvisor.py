@@ -166,22 +166,12 @@ def config(spec: SandboxSpec, image: LocalImage | None, disk_mb: int, open_files
     )
     folders = _layout.writable(spec)
     share = (disk_mb << 20) // len(folders)
+    modes, own = {"/tmp": ["mode=1777"]}, ["mode=0755", f"uid={user}", f"gid={user}"]
     mounts = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
         _tmpfs("/dev/shm", _layout.shm_size(spec), "mode=1777"),
         _tmpfs(SOCKET_FOLDER, 64 << 10, "mode=0700"),
-        *(
-            _tmpfs(
-                folder,
-                share,
-                *(
-                    ["mode=1777"]
-                    if folder == "/tmp"
-                    else ["mode=0755", f"uid={user}", f"gid={user}"]
-                ),
-            )
-            for folder in folders
-        ),
+        *(_tmpfs(folder, share, *modes.get(folder, own)) for folder in folders),
     ]
     content = {
         "ociVersion": "1.0.2",

@@ -3,8 +3,8 @@
 import ctypes
 import os
 import signal
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 # System call numbers and flags, the same on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
@@ -40,22 +40,9 @@ def with_owner(
     OSError, with the folder as its file name, if the kernel or a folder's file system does not support
     that.
     """
-    made: list[int] = []
-    failed: list[OSError] = []
-
-    def work() -> None:
-        try:
-            made.append(_mapped(namespace, folders, user_namespace, prepare))
-        except OSError as error:
-            failed.append(error)
-
     # A thread of its own, because it cannot return from the other namespace.
-    thread = threading.Thread(target=work, name="sandboxkit-id-map", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return made[0]
+    with ThreadPoolExecutor(1, "sandboxkit-id-map") as own:
+        return own.submit(_mapped, namespace, folders, user_namespace, prepare).result()
 
 
 def _mapped(

@@ -122,13 +122,8 @@ class Launched:
         self.counters.close()
         if self._lent is not None:
             self._lent.leave()
-        for descriptor in (
-            self._monitor,
-            self._info,
-            self._errors,
-            self._init,
-            *self._namespaces,
-        ):
+        held = (self._monitor, self._info, self._errors, self._init, *self._namespaces)
+        for descriptor in held:
             if descriptor is not None:
                 os.close(descriptor)
         self._monitor, self._info, self._init, self._namespaces = -1, None, None, []
@@ -298,28 +293,16 @@ def _start(
         if runsc is not None:
             config = inherit(_memfd(_gvisor.config(spec, image, disk_mb, open_files)))
             options = _gvisor.arguments(
-                spec,
-                root,
-                agent=agent,
-                runsc=runsc,
-                files=[*files, config],
-                info=info,
-                held=held,
+                spec, root, agent=agent, runsc=runsc, files=[*files, config], info=info, held=held
             )
             files.append(config)
             # PID 1 keeps the listener open, which tells other containers that the sandbox lives.
             inside = _gvisor.command()
         else:
             passed.append(inherit(_readable(_seccomp.program())))
+            fds = {"info": info, "seccomp": passed[1]}
             options = _arguments.arguments(
-                spec,
-                root,
-                agent=agent,
-                image=image,
-                files=files,
-                info=info,
-                seccomp=passed[1],
-                held=held,
+                spec, root, agent=agent, image=image, files=files, held=held, **fds
             )
             inside = _arguments.agent_command(spec, listener.fileno(), open_files)
         if held is not None:

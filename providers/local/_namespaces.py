@@ -10,8 +10,8 @@ import socket
 import stat
 import struct
 import subprocess
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -103,35 +103,21 @@ def new_network(settings: list[str]) -> int:
 
     A start waits for this, and a helper program would take ten times as long.
     """
-    made: list[int] = []
-    failed: list[OSError] = []
-
-    def work() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        try:
-            if libc.unshare(_CLONE_NEWNET) < 0:
-                raise OSError(
-                    number := ctypes.get_errno(), os.strerror(number), "a network namespace"
-                )
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_:
-                fcntl.ioctl(any_, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
-            for name in settings:
-                with (
-                    suppress(OSError),
-                    open(name, "w") as file,
-                ):  # it may be read-only in a container
-                    file.write("0")
-            made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
-        except OSError as error:
-            failed.append(error)
-
     # A thread of its own, because it stays in the namespace.
-    thread = threading.Thread(target=work, name="sandboxkit-network", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return made[0]
+    with ThreadPoolExecutor(1, "sandboxkit-network") as own:
+        return own.submit(_network, settings).result()
+
+
+def _network(settings: list[str]) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNET) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "a network namespace")
+    with socket.socket(type=socket.SOCK_DGRAM) as any_:
+        fcntl.ioctl(any_, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+    for name in settings:
+        with suppress(OSError):  # it may be read-only in a container
+            Path(name).write_text("0")
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 @cache

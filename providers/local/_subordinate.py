@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -71,7 +70,7 @@ class SubordinateIds:
                 ("newuidmap", os.geteuid(), uids.start),
                 ("newgidmap", os.getegid(), gids.start),
             ):
-                _run([_mapper(program), str(pid), "0", str(own), "1", "1", str(first), str(count)])
+                _run([program, str(pid), "0", str(own), "1", "1", str(first), str(count)])
 
         command = [tool("unshare"), "--user", "--", "sh", "-c", "echo ready\nread -r _"]
         self._users = namespace_of(command, "user", map_ids)
@@ -112,13 +111,6 @@ class SubordinateIds:
         if mounts is not None:
             command.append(f"--mount={own}/{mounts}")
         return [*command, f"--setuid={inner}", f"--setgid={inner}", "--"]
-
-
-def _mapper(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise SandboxStartError(f"{name} is missing: install uidmap")
-    return found
 
 
 def _run(command: list[str]) -> None:
