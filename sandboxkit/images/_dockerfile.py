@@ -28,7 +28,7 @@ def parse(path: str, timeout: float) -> tuple[str | None, tuple[ImageStep, ...]]
         raise ConfigurationError(f"the Dockerfile {path!r} cannot be read: there is none")
     if context.find(".dockerignore") is not None:
         raise context.refusal(b".dockerignore", "is not supported: COPY what is needed by its name")
-    if unprintable := re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text):
+    if unprintable := re.search(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]", text):
         raise ConfigurationError(
             f"the Dockerfile {path!r} has the character {unprintable[0]!r}; remove it"
         )
@@ -70,15 +70,15 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str]]:
 
     A line that ends in a backslash goes on in the next one, whatever comments and empty lines are between.
     """
-    pending, first = list[str](), 0
-    for number, line in enumerate([*text.splitlines(), "#"], 1):
+    pending, first, lines = list[str](), 0, text.split("\n")
+    for number, line in enumerate([*lines, "#"], 1):
         if line.strip() and not line.lstrip().startswith("#"):
             first = first if pending else number
-            pending.append(line.rstrip())
+            pending.append(line.rstrip(" \t\r"))
             if pending[-1].endswith("\\"):
                 pending[-1] = pending[-1][:-1]
                 continue
-        elif number <= len(text.splitlines()):
+        elif number <= len(lines):
             continue
         if words := "".join(pending).split(None, 1):
             yield first, words[0].upper(), words[1].strip() if len(words) > 1 else ""

@@ -84,7 +84,7 @@ async def test_a_snapshot_has_what_the_sandbox_changed_and_starts_over_its_image
     snapshot = await taken(session, image, "sh", "-c", CHANGE)
     assert not (root_of(provider, snapshot) / "usr/bin/sh").exists()  # the image has it
     assert not (root_of(provider, snapshot) / "usr/lib/keep/file").exists()
-    etc = ["/etc:", "kept", "kept2", "new", "passwd", "resolv.conf", "/usr/lib/keep:", "file"]
+    etc = ["/etc:", "hosts", "kept", "kept2", "new", "passwd", "resolv.conf", "/usr/lib/keep:", "file"]
     for given in (None, image):
         async with session.sandbox(snapshot=snapshot, image=given) as other:
             seen = await other.exec(["sh", "-c", LOOK])
@@ -108,7 +108,7 @@ async def test_chains_of_snapshots_and_forks_lie_on_one_image(session: Session, 
     async with session.sandbox(snapshot=two) as third:
         for each in (fork, third):
             seen = await each.exec(["sh", "-c", "ls; cat both /etc/old; ls /etc"])
-            assert seen.stdout.split() == ["2", "both", "2", "back", "old", "passwd", "resolv.conf"]
+            assert seen.stdout.split() == ["2", "both", "2", "back", "hosts", "old", "passwd", "resolv.conf"]
     await fork.stop()
 
 
@@ -172,7 +172,7 @@ async def test_ordinary_users_have_image_snapshots(
     shutil.copy(image, state / "image.tar")  # where that user sees it
     (state / "image.tar").chmod(0o644)
     out = await as_ordinary_user(PROGRAMS["ordinary_users_image"], state)
-    assert out == "['kept', 'new', 'passwd', 'resolv.conf']\n"
+    assert out == "['hosts', 'kept', 'new', 'passwd', 'resolv.conf']\n"
 
 
 async def test_a_program_cannot_change_a_file_unnoticed(session: Session, image: str) -> None:
@@ -249,7 +249,7 @@ async def test_a_socket_replaces_an_images_file(
         snapshot = await base.snapshot()
     async with session.sandbox(snapshot=snapshot) as other:
         seen = await other.exec(["ls", "/etc"])
-        assert seen.stdout.split() == ["kept", "passwd", "resolv.conf"]
+        assert seen.stdout.split() == ["hosts", "kept", "passwd", "resolv.conf"]
 
 
 async def test_modes_of_the_images_common_folders_are_kept(session: Session, folder: str) -> None:

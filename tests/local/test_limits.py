@@ -46,9 +46,9 @@ async def test_full_disk_is_an_error_of_the_program(provider: LocalProvider, pro
 
 
 async def test_nothing_else_in_the_root_is_without_bound(provider: LocalProvider) -> None:
-    box = await make(provider, disk_mb=16)
+    box = await make(provider, disk_mb=16, memory_mb=32)
     run = await box.python(PROGRAMS["nothing_else_in_the_root_is_without_bound"])
-    assert int(run.stdout) <= (16 + 64) << 20
+    assert int(run.stdout) <= (16 + 32) << 20
 
 
 @needs_cpu
