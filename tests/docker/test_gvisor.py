@@ -19,20 +19,16 @@ from tests.docker.conftest import SOCKET, containers
 from tests.docker_here import require_gvisor
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
 
+RUNC = {"runc": ("runc",)}
 HERE = DaemonInfo(
-    architecture="x86_64",
-    cpus=2,
-    version="",
-    runtimes={"runc": ("runc",)},
-    default_runtime="runc",
-    security=(),
+    architecture="x86_64", cpus=2, version="", runtimes=RUNC, default_runtime="runc", security=()
 )
-OFFLINE = replace(HERE, runtimes={"runc": ("runc",), "g": ("/opt/runsc", "--network=none")})
+OFFLINE = replace(HERE, runtimes={**RUNC, "g": ("/opt/runsc", "--network=none")})
 GVISOR = SandboxSpec(isolation="gvisor")
 
 
 def with_shim(name: str) -> DaemonInfo:
-    return replace(HERE, runtimes={"runc": ("runc",), "x": (name,)})
+    return replace(HERE, runtimes={**RUNC, "x": (name,)})
 
 
 def test_the_daemons_runtime_is_found_by_its_program() -> None:

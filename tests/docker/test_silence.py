@@ -93,11 +93,7 @@ _ODD = BODIES["no message"]
 ANSWERS: list[tuple[str, Fault]] = [
     *(("image", HttpAnswer(500, body)) for body in BODIES.values()),
     *((where, HttpAnswer(500, _ODD)) for where in REQUESTS if where != "delete"),
-    *(
-        (where, HttpAnswer(n, _ODD))
-        for where in ("version", "image", "inspect")
-        for n in (200, 404)
-    ),
+    *((at, HttpAnswer(n, _ODD)) for at in ("version", "image", "inspect") for n in (200, 404)),
     *((where, HttpAnswer(n, _ODD)) for where in ("info", "create", "list") for n in (400, 503)),
     *((where, Half(5)) for where in REQUESTS),
 ]

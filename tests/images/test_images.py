@@ -202,7 +202,7 @@ def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
     made.build("local", tags=TAGS, progress=lines.append).result(60)
     assert "/workspace/deep" in lines
     token = (tmp_path / "app" / "token").read_text()
-    assert lines[-2:] == ["one two", f"{token}print('from the image')"]
+    assert lines[-2:] == ["one two\u2028three\x85", f"{token}print('from the image')"]
 
 
 @pytest.mark.parametrize(("text", "words"), DATA["refused"].items())

@@ -18,6 +18,7 @@ import pytest
 
 from sandboxkit import Dataset, Session, errors
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._layout import HOSTS
 from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
 from tests.components import needs_root, require_program
@@ -68,7 +69,7 @@ def layer() -> bytes:
 def docker_save(
     path: Path,
     layers: list[bytes],
-    env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes"),
+    env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes", "HOME=/srv/own"),
     user: str = "",
 ) -> Path:
     """Write an archive as `docker save` does."""
@@ -111,8 +112,9 @@ async def test_archive_is_the_root(
         image = str(tmp_path / kind)
         subprocess.run([*copy, f"{kind}:{image}"], check=True)
     box = await make(provider, image=image, disk_mb=64)
-    run = await box.sh("echo $FROM_IMAGE; cat /etc/new /etc/kept; ls /usr/lib/through-a-link")
-    assert run.stdout == "yes\nnew\nkept\n/usr/lib/through-a-link\n", run.stderr
+    run = await box.sh("echo ~; cat /etc/new /etc/kept /etc/hosts; ls /usr/lib/through-a-link")
+    expected = f"/srv/own\nnew\nkept\n{HOSTS.decode()}/usr/lib/through-a-link\n"
+    assert run.stdout == expected, run.stderr
     assert (await box.sh("cat /etc/old")).status != 0
     assert (await box.sh("cat /etc/shadow; ls /usr/share")).stdout == ""
     # Its user may change everything, in a copy of its own.

@@ -17,6 +17,8 @@ import anyio
 import pytest
 
 from sandboxkit import Session, errors
+from sandboxkit.providers import local
+from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
@@ -123,6 +125,25 @@ async def test_anothers_folder_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
     with pytest.raises(errors.ConfigurationError, match="0700"):
         await LocalProvider().create(SandboxSpec())
+
+
+@pytest.mark.parametrize("said", ["Resource temporarily unavailable", "", "Permission denied"])
+async def test_a_start_that_load_alone_can_fail_may_be_tried_again(
+    provider: LocalProvider, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    helper = ["sh", "-c", f"echo {said} >&2"] if said else ["sleep", "60"]
+    with monkeypatch.context() as early:
+        early.setattr(local._namespaces, "_HELPER_PATIENCE", 60.0 if said else 0.1)
+        with pytest.raises(errors.SandboxStartError) as of_a_helper:
+            local._namespaces.namespace_of(helper, "net")
+    monkeypatch.setattr(binary, "path", lambda: tmp_path / "agent")  # one that ends at once
+    (tmp_path / "agent").write_text(f"#!/bin/sh\necho {said} >&2" if said else "#!/bin/true\n")
+    (tmp_path / "agent").chmod(0o755)
+    with pytest.raises(errors.SandboxStartError) as of_the_agent:
+        await provider.create(SandboxSpec())
+    for caught in (of_a_helper.value, of_the_agent.value):
+        assert said in str(caught)
+        assert caught.retryable is (said != "Permission denied")
 
 
 async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> None:

@@ -62,16 +62,12 @@ async def test_cpus_bound_processor_time(provider: LocalProvider, state: Path) -
     assert float(run.stdout) < 0.4
 
 
+ZEROS: list[dict[str, Any]] = [{each: 0} for each in ("memory_mb", "disk_mb", "pids", "cpus")]
+USERS = ({"user": "postgres"}, {"user": "root", "profile": "strict"})
+
+
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"gpu": "any"},
-        {"user": "postgres"},
-        {"user": "root", "profile": "strict"},
-        {"detach": True, "lifetime": None},
-        *({option: 0} for option in ("memory_mb", "disk_mb", "pids", "cpus")),
-    ],
-    ids=str,
+    "spec", [{"gpu": "any"}, *USERS, {"detach": True, "lifetime": None}, *ZEROS], ids=str
 )
 async def test_unsupported_limits_are_refused(spec: dict[str, Any]) -> None:  # options' types
     with pytest.raises(ConfigurationError):

@@ -106,9 +106,7 @@ def raw_layer(make: Callable[[], bytes]) -> Make:
 
 
 NAMES = described("names") | {
-    "a layer's name that is too long": lambda path: build(
-        path, {"saved": {"Layers": ["x" * 5000]}}
-    ),
+    "a long layer's name": lambda path: build(path, {"saved": {"Layers": ["x" * 5000]}}),
     "an index that names itself": itself,
     "an index in 40 others": endless,
 }
@@ -119,9 +117,7 @@ DOCUMENTS = described("documents") | {
 DOCUMENTS |= {
     "Env with a long variable": layout(env=["A=" + "x" * (128 << 10)]),
     "Env with many variables": layout(env=[f"V{n}=x" for n in range(10_000)]),
-    "an Env whose variables are long together": layout(
-        env=[f"V{n}={'x' * 1000}" for n in range(200)]
-    ),
+    "an Env that is long in all": layout(env=[f"V{n}={'x' * 1000}" for n in range(200)]),
     "JSON that is deep": document(b"[" * 100_000 + b"]" * 100_000),
     "JSON that is deep within objects": document(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     "JSON with a number of a million digits": document(b'{"config": ' + b"9" * 1_000_000 + b"}"),
@@ -169,9 +165,7 @@ ARCHIVES = described("archives") | {
     "a long name of 8 GiB": sparse_file(tarfile.GNUTYPE_LONGNAME),
     "a header that takes quadratic time": content(quadratic),
     "headers of headers": content(headers_of_headers),
-    "more members than an image has": lambda path: in_archive(
-        path, {}, *(member(f"{n}") for n in range(10_001))
-    ),
+    "many members": lambda path: in_archive(path, {}, *(member(f"{n}") for n in range(10_001))),
 }
 
 
@@ -221,13 +215,7 @@ LAYERS: dict[str, Make] = {
 HOSTILE = NAMES | DOCUMENTS | described("digests") | ARCHIVES | LAYERS
 
 
-def dot_slash(files: dict[str, bytes]) -> list[Any]:
-    return [
-        member(".", tarfile.DIRTYPE),
-        *((member(f"./{name}"), data) for name, data in files.items()),
-    ]
-
-
+DOT_SLASH = [(member(f"./{name}"), data) for name, data in Layout().files().items()]
 OLD_SAVE = [
     (member("a/layer.tar"), HONEST),
     member("b/layer.tar", tarfile.SYMTYPE, "../a/layer.tar"),
@@ -238,16 +226,9 @@ OLD_SAVE = [
     ),
 ]
 NEW_SAVE = Layout(compress=bytes).files()
-NEW_SAVE |= {
-    "manifest.json": json.dumps(
-        [
-            {
-                "Config": next(n for n, data in NEW_SAVE.items() if data.startswith(b'{"arch')),
-                "Layers": [f"blobs/sha256/{digest(HONEST)[7:]}"],
-            }
-        ]
-    ).encode()
-}
+ENTRY: dict[str, Any] = {"Layers": [f"blobs/sha256/{digest(HONEST)[7:]}"]}
+ENTRY["Config"] = next(n for n, data in NEW_SAVE.items() if data.startswith(b'{"arch'))
+NEW_SAVE["manifest.json"] = json.dumps([ENTRY]).encode()
 
 
 def nested(path: Path) -> Path:
@@ -257,11 +238,18 @@ def nested(path: Path) -> Path:
     return write(path, files | {"index.json": json.dumps({"manifests": [entry]}).encode()})
 
 
-def others(index: dict[str, Any]) -> dict[str, Any]:
+def others(name: str, index: Any) -> Any:
+    if name != "index":
+        return index
     strange = [
         {"digest": digest(b""), "platform": {"architecture": each}} for each in ("s390x", "unknown")
     ]
     return {"manifests": [*strange, *index["manifests"]]}
+
+
+def no_platform(name: str, value: Any) -> Any:
+    found = value["manifests"][0]["digest"] if name == "index" else ""
+    return {"manifests": [{"digest": found, "platform": None}]} if found else value
 
 
 OTHER_TOOLS = saved(
@@ -271,18 +259,12 @@ OTHER_TOOLS = saved(
 LONG = tar([(member("usr/" + "x" * 200), b"x"), member("etc/kept")], tarfile.GNU_FORMAT)
 ATTRIBUTES = {"SCHILY.xattr.security.capability": "x" * 20, "mtime": "1.5"}
 HONEST_SHAPES: dict[str, Make] = described("honest") | {
-    "a layout in an archive of tar -c .": content(lambda: tar(dot_slash(Layout().files()))),
+    "a layout in an archive of tar -c .": content(
+        lambda: tar([member(".", tarfile.DIRTYPE), *DOT_SLASH])
+    ),
     "an index in an index": nested,
-    "an index with other machines and attestations": layout(
-        change=lambda name, value: others(value) if name == "index" else value
-    ),
-    "a manifest without a platform": layout(
-        change=lambda name, value: (
-            {"manifests": [{"digest": value["manifests"][0]["digest"], "platform": None}]}
-            if name == "index"
-            else value
-        )
-    ),
+    "an index with other machines and attestations": layout(change=others),
+    "a manifest without a platform": layout(change=no_platform),
     "docker save, an old one": content(lambda: tar(OLD_SAVE)),
     "docker save, a new one": content(lambda: tar_of(NEW_SAVE)),
     "docker save, compressed": content(lambda: gzip.compress(tar(OLD_SAVE))),

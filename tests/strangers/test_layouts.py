@@ -134,13 +134,8 @@ async def test_a_cancelled_start_ends_the_reading_of_a_bomb(tmp_path: Path) -> N
 @pytest.mark.parametrize("by", ["start_timeout", "SIGTERM", "SIGINT"])
 def test_a_program_ends_that_reads_a_bomb(tmp_path: Path, by: str) -> None:
     image = with_a_bomb(tmp_path)
-    argv = [
-        sys.executable,
-        "-c",
-        GIVEN["program"],
-        str(image),
-        "2" if by == "start_timeout" else "600",
-    ]
+    limit = "2" if by == "start_timeout" else "600"
+    argv = [sys.executable, "-c", GIVEN["program"], str(image), limit]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         try:
             if by != "start_timeout":

@@ -11,7 +11,7 @@ from tests.docker_here import require_docker
 from tests.local_here import require_local
 
 GIVEN = beside(__file__, "programs.toml")
-PROGRAMS = {name: (each["code"], each["out"]) for name, each in GIVEN["programs"].items()}
+PROGRAMS = GIVEN["programs"]
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def results(kind: str) -> dict[str, ProcessResult]:
     options = GIVEN["kinds"][kind]
     require_docker() if options["provider"] == "docker" else require_local()
     with Session(**options) as session, session.sandbox() as box:
-        begun = {name: box.exec(["python3", "-c", code]) for name, (code, _) in PROGRAMS.items()}
+        begun = {name: box.exec(["python3", "-c", each["code"]]) for name, each in PROGRAMS.items()}
         return {name: process.result(DEADLINE) for name, process in begun.items()}
 
 
@@ -28,7 +28,7 @@ def results(kind: str) -> dict[str, ProcessResult]:
 @pytest.mark.parametrize("kind", GIVEN["kinds"])
 def test_an_ordinary_program_runs_as_on_any_machine(kind: str, name: str) -> None:
     result = results(kind)[name]
-    assert (result.stdout, result.stderr, result.returncode) == (PROGRAMS[name][1], "", 0)
+    assert (result.stdout, result.stderr, result.returncode) == (PROGRAMS[name]["out"], "", 0)
 
 
 @pytest.mark.parametrize("kind", GIVEN["kinds"])
