@@ -183,7 +183,7 @@ class ManagedProcess(ABC, Generic[HeldT]):
             with anyio.move_on_after(START_SECONDS):
                 await held.open()
                 return held
-            raise CommandStartError(f"{self._late} within {START_SECONDS:g} s", errno=None)
+            raise CommandStartError(f"{self._late} within {START_SECONDS:g} s", errno=errno.EAGAIN)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await held.close()

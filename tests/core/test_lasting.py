@@ -113,8 +113,9 @@ def test_a_start_that_is_too_slow_leaves_nothing(
     held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandboxkit.terminal._managed.START_SECONDS", 0.5)
-    with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s"):
+    with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s") as caught:
         opens(held).start().result(SECONDS)
+    assert caught.value.retryable
     assert left(held) == []
 
 
