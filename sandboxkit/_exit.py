@@ -28,7 +28,6 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Release the provider's connections."""
-        ...
 
 
 class Closable(Protocol):
@@ -36,7 +35,6 @@ class Closable(Protocol):
 
     def close(self) -> Operation[None]:
         """Begin to close the object."""
-        ...
 
 
 _log = logging.getLogger("sandboxkit")

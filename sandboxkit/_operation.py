@@ -41,11 +41,9 @@ class SandboxReference(Protocol):
     @property
     def stopped(self) -> bool:
         """Whether the sandbox's `stop()` was called."""
-        ...
 
     def describe(self) -> str:
         """Return the sandbox's state, its time in that state, and the source line that made it."""
-        ...
 
 
 class Operation(concurrent.futures.Future[T], Displayable):

@@ -218,6 +218,12 @@ class Provider(ABC):
         """
         return await _exec_files.read_file(self, sandbox_id, path, max_bytes)
 
+    async def read_pieces(
+        self, sandbox_id: str, path: str, *, max_bytes: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what `read_file` returns, no faster than it is taken."""
+        yield await self.read_file(sandbox_id, path, max_bytes=max_bytes)
+
     async def write_file(
         self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
     ) -> None:

@@ -10,9 +10,9 @@ from sandboxkit.integrations.rewards import _cases
 from sandboxkit.integrations.rewards._evaluation import Submission, evaluate_all
 from sandboxkit.integrations.rewards._judged import judged
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._same_process import grade_in_same_process
-from sandboxkit.integrations.rewards._task import checked
-from sandboxkit.integrations.rewards._tests import Tests, parsed, tests_of
+from sandboxkit.integrations.rewards._same_process import grade_in_same_process, names_in_process
+from sandboxkit.integrations.rewards._task import PreparedTask, checked
+from sandboxkit.integrations.rewards._tests import Tests, names_for_judge, parsed, tests_of
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.doctor import TaskReport, check
 
@@ -93,19 +93,27 @@ class HostCompare:
     # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission. Raises ConfigurationError for a task without usable cases."""
-        task = checked(task, ignore=self.ignore)
-        cases, tests = self._taken_apart(task)
-        verdict = await self._grade(session, submission, task, cases, tests)
+        if not isinstance(task, PreparedTask):
+            task = self.prepared(task)
+        imports, cases, tests = task.parts
+        verdict = await self._grade(session, Submission(submission, imports), task, cases, tests)
         shared = bool(tests) and task.get("trust") == "shared"
         return dataclasses.replace(verdict, trust="shared" if shared else "isolated")
 
     # Any: see Grader.
     def validate(self, task: Mapping[str, Any]) -> None:
         """Check a task without a sandbox. Raises ConfigurationError if it cannot be graded."""
-        self._taken_apart(checked(task, ignore=self.ignore))
+        self.prepared(task)
 
-    def _taken_apart(self, task: Mapping[str, Any]) -> tuple[list[_cases.Case], list[Tests]]:
-        """Split a task into the cases to compare on the host and the tests to run in a judge."""
+    # Any: see Grader.
+    def prepared(self, task: Mapping[str, Any]) -> PreparedTask:
+        """Check a task and take it apart, for `grade`. Raises ConfigurationError if it cannot be graded."""
+        ready = PreparedTask(checked(task, ignore=self.ignore))
+        ready.parts = self._taken_apart(ready)
+        return ready
+
+    def _taken_apart(self, task: Mapping[str, Any]) -> tuple[str, list[_cases.Case], list[Tests]]:
+        """Return the setup's imports, the cases to compare on the host and the tests to run in a judge."""
         lines, code = list(task.get("test_list", ())), str(task.get("test_setup_code", ""))
         helpers, setup = _cases.bound_names(parsed(code)), _cases.light(code)
         parts: list[_cases.FunctionCase | None] = [None] * len(lines)
@@ -121,30 +129,32 @@ class HostCompare:
             cases = _cases.merged(cases)
         if self.partial:
             tests = [single for each in tests for single in each.apart()]
-        return cases, tests
+        look = names_in_process if task.get("trust") == "shared" else names_for_judge
+        tests = [dataclasses.replace(each, seen=look(each)) for each in tests]
+        return setup.imports if setup else "", cases, tests
 
     async def _grade(
         self,
         session: Session,
-        submission: str,
+        submission: Submission,
         task: Mapping[str, Any],
         cases: list[_cases.Case],
         tests: list[Tests],
     ) -> Verdict:
-        setup = _cases.light(str(task.get("test_setup_code", "")))
-        code = Submission(submission, setup.imports if setup else "")
         run = grade_in_same_process if task.get("trust") == "shared" else judged
         first = Verdict(Outcome.PASSED, 1.0, "policy", "no cases")
         passed = 0
         if cases:
-            first = await evaluate_all(session, code, cases, self.limits, partial=self.partial)
+            first = await evaluate_all(
+                session, submission, cases, self.limits, partial=self.partial
+            )
             passed = round(first.score * len(cases))
         for each in tests:
             if first.outcome is Outcome.INFRA_ERROR:
                 return first
             if first.outcome is not Outcome.PASSED and not self.partial:
                 break
-            verdict = await run(session, submission, each, self.limits)
+            verdict = await run(session, submission.code, each, self.limits)
             passed += verdict.outcome is Outcome.PASSED
             if first.outcome is Outcome.PASSED or verdict.outcome is Outcome.INFRA_ERROR:
                 first = verdict

@@ -33,7 +33,7 @@ async def grade_in_same_process(
     ConfigurationError for tests that do not parse.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
-    names, used, imports = _names_in(tests)
+    names, used, imports = tests.seen
     calls = tests.calls or ("",)
     job = {
         "code": submission,
@@ -59,7 +59,7 @@ async def grade_in_same_process(
     return dataclasses.replace(verdict, trust="shared")
 
 
-def _names_in(tests: Tests) -> tuple[set[str], list[str], list[str]]:
+def names_in_process(tests: Tests) -> tuple[set[str], list[str], list[str]]:
     """Return three kinds of names. Raises ConfigurationError for tests that do not parse.
 
     They are those that the tests use without defining them, which are the submission's or modules;

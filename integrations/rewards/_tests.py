@@ -37,6 +37,8 @@ class Tests:
     """Classes of the submission whose operators are trusted even with plain data as the other operand."""
     folder: bool = False
     """Whether the judge's working directory holds files of the tests."""
+    seen: Any = None  # JSON
+    """The names that the tests use and define, as the job for their process has them."""
 
     def apart(self) -> "list[Tests]":
         """Split the tests: return one `Tests` per test."""
@@ -51,14 +53,12 @@ class Tests:
 
     def job(self) -> dict[str, Any]:  # Any: JSON
         """Return the job for the judge's program."""
-        whole = "\n".join((self.setup, *self.sources))
         return {
             "setup": self.setup,
             "tests": self.sources,
             "call": self.calls,
             "names": self.names,
-            "modules": sorted(undefined(whole) & set(sys.stdlib_module_names) - set(self.names)),
-            "own": sorted(bound(whole)),
+            **self.seen,
             "live": self.classes,
             "in_place": self.in_place,
             "varies": self.varies,
@@ -66,6 +66,13 @@ class Tests:
             "operators": self.operators,
             "folder": self.folder,
         }
+
+
+def names_for_judge(tests: Tests) -> dict[str, list[str]]:
+    """Return the modules that the tests use, and the names that they define."""
+    whole = "\n".join((tests.setup, *tests.sources))
+    modules = undefined(whole) & set(sys.stdlib_module_names) - set(tests.names)
+    return {"modules": sorted(modules), "own": sorted(bound(whole))}
 
 
 # Any: a row of a user's data set.
@@ -125,7 +132,8 @@ def load_tests(folder: Path) -> Tests:
     source = Folder(folder, "the folder of tests").text("judge.py")
     if source is None:
         raise ConfigurationError(f"there is no {folder / 'judge.py'}")
-    return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
+    tests = _named({}, Tests((source,), _functions(source), folder=True), lines=False)
+    return dataclasses.replace(tests, seen=names_for_judge(tests))
 
 
 def parsed(source: str) -> ast.Module:

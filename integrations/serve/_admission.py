@@ -1,7 +1,9 @@
 """Admission control: limits the work that runs or waits, for the service and for each client."""
 
+import contextlib
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._tokens import Token
@@ -21,11 +23,12 @@ class BusyError(Exception):
 class Admission:
     """Counts the units of work (submissions, programs and commands) that were admitted and have not ended.
 
-    `capacity` is their maximum number.
+    `capacity` is their maximum number. Each of `clients` always has room for its share of it, whatever the others
+    have sent.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, capacity: int, clients: int = 1) -> None:
+        self.capacity, self._share = capacity, capacity // max(1, clients)
         self.admitted = 0
         self._of: Counter[str] = Counter()
         self._ends: deque[float] = deque(maxlen=_RECENT)
@@ -41,11 +44,21 @@ class Admission:
                 f"the request has {units} submissions, more than the quota of {client.name!r}, {client.quota}: "
                 "send fewer at a time"
             )
-        self._check("the service", self.admitted, units, self.capacity)
+        if self._of[client.name] + units > self._share:
+            self._check("the service", self.admitted, units, self.capacity)
         if client.quota is not None:
             self._check(f"the quota of {client.name!r}", self._of[client.name], units, client.quota)
         self.admitted += units
         self._of[client.name] += units
+
+    @contextlib.contextmanager
+    def unit(self, client: Token) -> Iterator[None]:
+        """Admit one unit until the end of the context. Raises BusyError."""
+        self.enter(client, 1)
+        try:
+            yield
+        finally:
+            self.leave(client, 1)
 
     def leave(self, client: Token, units: int) -> None:
         """Release units that `enter` admitted."""

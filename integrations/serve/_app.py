@@ -2,17 +2,20 @@
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Request, Response
+import anyio
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 import sandboxkit
 from sandboxkit.integrations.serve import _fusion
 from sandboxkit.integrations.serve._admission import BusyError
+from sandboxkit.integrations.serve._bodies import EACH, BoundBodies, reading
 from sandboxkit.integrations.serve._config import ServiceConfig
-from sandboxkit.integrations.serve._connected import while_connected, whole
+from sandboxkit.integrations.serve._connected import closing, while_connected, whole
 from sandboxkit.integrations.serve._errors import RETRY_AFTER, add_errors
 from sandboxkit.integrations.serve._gate import Client, RequireToken
 from sandboxkit.integrations.serve._lending import lending
@@ -25,7 +28,18 @@ from sandboxkit.integrations.serve._models import (
     RunResult,
     ScoreRequest,
 )
-from sandboxkit.integrations.serve._replica import Replica
+from sandboxkit.integrations.serve._replica import Key, Replica
+
+async def _key(
+    request: Request, idempotency_key: Annotated[str | None, Header()] = None
+) -> Key | None:
+    if idempotency_key is None:
+        return None
+    digest = await anyio.to_thread.run_sync(hashlib.sha256, await request.body())
+    return idempotency_key, digest.hexdigest()
+
+
+_Key = Annotated[Key | None, Depends(_key)]
 
 
 def create_app(config: ServiceConfig | None = None) -> FastAPI:
@@ -47,6 +61,8 @@ def create_app(config: ServiceConfig | None = None) -> FastAPI:
         lifespan=lifespan,
         max_body_size=config.max_body,
     )
+    app.router.route_class = reading(replica.workers)
+    app.add_middleware(BoundBodies, most=2 * config.max_body + EACH * config.queue)
     app.add_middleware(RequireToken, tokens=config.tokens)
     app.add_middleware(RecordRequests, metrics=replica.metrics)
     add_errors(app)
@@ -64,10 +80,10 @@ def _add_grading(app: FastAPI, replica: Replica) -> None:
         body: GradeRequest,
         client: Client,
         request: Request,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        key: _Key = None,
     ) -> Response:
         """Grade submissions. The response has a line of JSON for each, in the order in which they finish."""
-        job = replica.grade(client, body, idempotency_key)
+        job = replica.grade(client, body, key)
         lines = job.follow()
         # This waits for the first verdict, so that an error in the task becomes an HTTP status.
         first = await while_connected(request, anext(lines))
@@ -77,24 +93,16 @@ def _add_grading(app: FastAPI, replica: Replica) -> None:
             async for line in lines:
                 yield line.model_dump_json() + "\n"
 
-        return StreamingResponse(_closing(text(), lines), media_type="application/x-ndjson")
+        return StreamingResponse(closing(text(), lines), media_type="application/x-ndjson")
 
     @app.post("/v1/score")
     @app.post("/slime")  # for slime's `--rm-url`, which expects only the reward
     async def score(body: ScoreRequest, client: Client, request: Request) -> float:
         """Grade a completion and return its reward. 503: no reward, because the infrastructure failed."""
-        [line] = await whole(request, replica.score(client, body))
+        [line] = await whole(request, await replica.score(client, body))
         if line.reward is None:
             raise HTTPException(503, line.detail, {"Retry-After": str(RETRY_AFTER)})
         return line.reward
-
-
-async def _closing(
-    text: AsyncGenerator[str, None], lines: AsyncGenerator[GradeLine, None]
-) -> AsyncGenerator[str, None]:
-    async with contextlib.aclosing(lines), contextlib.aclosing(text):
-        async for line in text:
-            yield line
 
 
 def _add_running(app: FastAPI, replica: Replica) -> None:
@@ -103,10 +111,10 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
         body: RunRequest,
         client: Client,
         request: Request,
-        idempotency_key: Annotated[str | None, Header()] = None,
+        key: _Key = None,
     ) -> RunResult:
         """Run a program once. 503: no result, because the infrastructure failed."""
-        [result] = await whole(request, replica.run(client, body, idempotency_key))
+        [result] = await whole(request, replica.run(client, body, key))
         if isinstance(result, str):
             raise HTTPException(503, result, {"Retry-After": str(RETRY_AFTER)})
         return result

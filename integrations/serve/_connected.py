@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable
+from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 
@@ -32,6 +32,17 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         raise
     finally:
         watching.cancel()
+
+
+async def closing(
+    text: AsyncGenerator[T, None], *sources: AsyncGenerator[Any, None]
+) -> AsyncGenerator[T, None]:
+    """Yield the pieces of a response. In the end, also of a client that left, close what they are made of."""
+    async with contextlib.AsyncExitStack() as stack:
+        for each in (*sources, text):
+            await stack.enter_async_context(contextlib.aclosing(each))
+        async for piece in text:
+            yield piece
 
 
 async def whole(request: Request, job: Job[T]) -> list[T]:

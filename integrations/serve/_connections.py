@@ -1,6 +1,7 @@
 """Connections that send no whole request: how long they may take, and how many there may be."""
 
 import asyncio
+import re
 import resource
 from typing import ClassVar
 
@@ -9,7 +10,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _HEAD_SECONDS = 20.0
 """How long a client may take for the head of a request, as with Apache; nobody knows yet who it is."""
 _BODY_SECONDS = 60.0
-"""How long a client may take for the next piece of a body."""
+"""How long a client may take to send the next piece of a body, and to take the next piece of a response."""
+_PIECE = 16 << 10
+_MOST_CHUNKS = 512
+_SMALL_CHUNK = re.compile(rb"\r\n0*[\da-fA-F]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
 _MOST_FILES = 65_536
 
 
@@ -23,6 +27,8 @@ class TimedConnection(H11Protocol):
     _waiting: ClassVar[dict["TimedConnection", None]] = {}
     """The connections without a whole head, the oldest first."""
     _timer: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+    """Runs while the client takes nothing of a response."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin to wait for the first head."""
@@ -33,15 +39,33 @@ class TimedConnection(H11Protocol):
         """Read a piece, and wait for the next one if the request is not whole."""
         if self._reads_head() and self._timer is None:
             self._wait_for_head()
-        super().data_received(data)
+        if len(_SMALL_CHUNK.findall(data)) > _MOST_CHUNKS:
+            self.send_400_response("Too many small chunks: send larger ones.")
+        for at in range(0, len(data), _PIECE):  # each is held to the limit of a head
+            reader = self.transport.get_protocol()
+            read = super().data_received if reader is self else reader.data_received
+            if not self.transport.is_closing():
+                read(data[at : at + _PIECE])
         if self.transport.get_protocol() is not self or not self._reads_head():
             self._stop_waiting()
             if self.cycle is not None and self.cycle.more_body:
                 self._wait(_BODY_SECONDS)
 
+    def pause_writing(self) -> None:
+        """Give up if the client takes nothing for too long."""
+        super().pause_writing()
+        self._stuck = self.loop.call_later(_BODY_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on; the client has taken something."""
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
         self._stop_waiting()
+        self.resume_writing()
         super().connection_lost(exc)
 
     def _reads_head(self) -> bool:

@@ -6,23 +6,27 @@ from typing import Any
 
 from sandboxkit import Session
 from sandboxkit.integrations.rewards import Grader, Outcome, Verdict, extract_code
+from sandboxkit.integrations.serve._bodies import check_task
+from sandboxkit.integrations.serve._fair_room import FairRoom
+from sandboxkit.integrations.serve._workers import Workers
 
 Numbered = tuple[int, Verdict]
 
-_PER_SANDBOX = 2
-"""Number of submissions graded concurrently for each sandbox of the pool."""
+_TASK, _TEXTS = 2 << 10, 64 << 10
+"""Characters of a task's tests and of completions that are parsed in this process."""
 
 
 class GradingQueue:
     """Grades submissions in one session."""
 
-    def __init__(self, session: Session, grader: Grader) -> None:
-        self._session, self._grader = session, grader
+    def __init__(self, session: Session, grader: Grader, workers: Workers) -> None:
+        self._session, self._grader, self._workers = session, grader, workers
         # The cases of more submissions would interleave, and all submissions would finish late.
-        self._room = asyncio.Semaphore(_PER_SANDBOX * session.pool or 64)
+        self.room = FairRoom(session.pool * 3 // 2 or 64)
 
     async def grade(
         self,
+        client: str,
         task: Mapping[str, Any],  # Any: JSON, which the grader checks
         submissions: Sequence[str],
         *,
@@ -37,9 +41,15 @@ class GradingQueue:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline
+        check_task(task)
+        if prepared := getattr(self._grader, "prepared", None):
+            task = await self._workers.run(client, _TASK, prepared, task)
+        codes: Sequence[str | None] = submissions
+        if extract:
+            codes = await self._workers.run(client, _TEXTS, _extracted, submissions)
         pending = {
-            asyncio.create_task(self._one(index, task, text, extract))
-            for index, text in enumerate(submissions)
+            asyncio.create_task(self._one(index, client, task, code))
+            for index, code in enumerate(codes)
         }
         left = set(range(len(submissions)))
         try:
@@ -63,9 +73,14 @@ class GradingQueue:
             detail = f"not graded within deadline={deadline:g} s"
             yield index, Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
 
-    async def _one(self, index: int, task: Mapping[str, Any], text: str, extract: bool) -> Numbered:
-        code = extract_code(text) if extract else text
+    async def _one(
+        self, index: int, client: str, task: Mapping[str, Any], code: str | None
+    ) -> Numbered:
         if code is None:
             return index, Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
-        async with self._room:
+        async with self.room.place(client):
             return index, await self._grader.grade(self._session, code, task)
+
+
+def _extracted(texts: Sequence[str]) -> list[str | None]:
+    return [extract_code(text) for text in texts]

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
@@ -87,12 +86,11 @@ class Jobs(Generic[T]):
         self._final = final
         self._kept: dict[str, OrderedDict[str, tuple[str, float, Job[T]]]] = {}
 
-    def get(self, client: str, key: str, request: str, begin: Callable[[], Job[T]]) -> Job[T]:
+    def get(self, client: str, key: str, digest: str, begin: Callable[[], Job[T]]) -> Job[T]:
         """Return the job that has this key if it may be followed, else start one with `begin`.
 
-        Raises ConfigurationError if the client used the key with another request.
+        Raises ConfigurationError if the client used the key with a request of another digest.
         """
-        digest = hashlib.sha256(request.encode(errors="surrogatepass")).hexdigest()
         kept = self._kept.setdefault(client, OrderedDict())
         entry = kept.get(key)
         if entry is not None:

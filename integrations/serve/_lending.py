@@ -2,17 +2,19 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import anyio
 from anyio.abc import ByteStream
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sandboxkit import Operation, SandboxError
 from sandboxkit.integrations.serve._admission import BusyError
-from sandboxkit.integrations.serve._connected import while_connected, whole
+from sandboxkit.integrations.serve._bodies import reading
+from sandboxkit.integrations.serve._connected import closing, while_connected, whole
 from sandboxkit.integrations.serve._errors import error_json, error_response
 from sandboxkit.integrations.serve._gate import Client
 from sandboxkit.integrations.serve._models import (
@@ -36,7 +38,7 @@ and KeyError for a message of text, which no client of ours sends."""
 
 def lending(replica: Replica) -> APIRouter:
     """Return the routes for the sandboxes of clients."""
-    router = APIRouter(prefix="/v1/sandboxes")
+    router = APIRouter(prefix="/v1/sandboxes", route_class=reading(replica.workers))
     _add_sandboxes(router, replica)
     _add_use(router, replica)
     _add_provider(router, replica)
@@ -77,15 +79,22 @@ def _add_use(router: APIRouter, replica: Replica) -> None:
     @router.get("/{sandbox_id}/files")
     async def read(sandbox_id: str, path: str, client: Client) -> Response:
         """Return the content of a file."""
-        sandbox = await replica.sandboxes.find(client, sandbox_id)
-        content = await sandbox.read_file(path)
-        return Response(content, media_type="application/octet-stream")
+        pieces = replica.read(client, sandbox_id, path)
+        first = await anext(pieces, b"")  # or an error, which becomes an HTTP status
+
+        async def content() -> AsyncGenerator[bytes, None]:
+            yield first
+            async for piece in pieces:
+                yield piece
+
+        return StreamingResponse(closing(content(), pieces), media_type="application/octet-stream")
 
     @router.put("/{sandbox_id}/files", status_code=204)
     async def write(sandbox_id: str, path: str, request: Request, client: Client) -> None:
         """Write a file; the body is its content."""
         sandbox = await replica.sandboxes.find(client, sandbox_id)
-        await sandbox.write_file(path, await request.body())
+        with replica.admission.unit(client):
+            await sandbox.write_file(path, await request.body())
 
     @router.post("/{sandbox_id}/renew", status_code=204)
     async def renew(sandbox_id: str, body: RenewRequest, client: Client) -> None:

@@ -1,19 +1,18 @@
 """One replica: its sessions, its limits, and the jobs that requests start."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
-
 from sandboxkit import SandboxError, Session
-from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
 from sandboxkit.integrations.serve import _allowance, _source
 from sandboxkit.integrations.serve._admission import Admission
+from sandboxkit.integrations.serve._bodies import read_label
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._grading import GradingQueue
 from sandboxkit.integrations.serve._job import Job, Jobs
@@ -28,14 +27,20 @@ from sandboxkit.integrations.serve._models import (
 )
 from sandboxkit.integrations.serve._sandboxes import ClientSandboxes
 from sandboxkit.integrations.serve._tokens import Token
+from sandboxkit.integrations.serve._workers import Workers
 
 T = TypeVar("T")
 
 _READY_SECONDS = 5.0
 """How long an answer of `/readyz` holds: nobody needs a token to ask, and each look starts processes."""
 
+_LABEL = 16 << 10
+"""Characters of a label that are parsed in this process."""
+
 Ran = RunResult | str
 """A program's result, or the reason why there is none."""
+Key = tuple[str, str]
+"""An idempotency key, and the digest of the request that has it."""
 
 
 class Replica:
@@ -44,7 +49,8 @@ class Replica:
     def __init__(self, config: ServiceConfig) -> None:
         self.metrics = ServiceMetrics()
         self._config = config
-        self._admission = Admission(config.queue)
+        self.workers = Workers()
+        self.admission = Admission(config.queue, len(config.tokens))
         self._looking: asyncio.Task[str] | None = None
         self._looked = 0.0
         self._grades = Jobs[GradeLine](lambda lines: all(each.reward is not None for each in lines))
@@ -61,7 +67,7 @@ class Replica:
             "tags": config.tags,
         }  # Any: as in ServiceConfig
         self._lent = Session(config.provider, **options)
-        self._grading = GradingQueue(self._session, config.grader)
+        self._grading = GradingQueue(self._session, config.grader, self.workers)
         self.sandboxes = ClientSandboxes(self._lent, config)
         self._tending = asyncio.create_task(self.sandboxes.tend())
 
@@ -87,28 +93,29 @@ class Replica:
 
     def page(self) -> bytes:
         """Return the current metrics in Prometheus' text format."""
-        self.metrics.admitted.set(self._admission.admitted)
+        self.metrics.admitted.set(self.admission.admitted)
         if self._session.pool:
             stats = self._session.pool_stats()
             for state in ("ready", "making", "resetting", "taken"):
                 self.metrics.sandboxes.labels(state).set(getattr(stats, state))
         return self.metrics.page()
 
-    def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
+    def grade(self, client: Token, body: GradeRequest, key: Key | None) -> Job[GradeLine]:
         """Start grading, or return the job of an equal request with the same `key`.
 
         Raises BusyError, and ConfigurationError for a used key, or for memory beyond the service's.
         """
         self._check_memory(body.task.get("memory_limit_mb"))
         units = len(body.submissions)
-        return self._job(self._grades, client, key, body, lambda: self._graded(client, body), units)
+        return self._job(self._grades, client, key, lambda: self._graded(client, body), units)
 
-    def score(self, client: Token, body: ScoreRequest) -> Job[GradeLine]:
+    async def score(self, client: Token, body: ScoreRequest) -> Job[GradeLine]:
         """Start grading one completion. Raises BusyError, and ConfigurationError for an invalid label."""
-        wanted = GradeRequest(task=task_of(body.label), submissions=[body.response], extract=True)
+        task = await self.workers.run(client.name, _LABEL, read_label, body.label)
+        wanted = GradeRequest(task=task, submissions=[body.response], extract=True)
         return self.grade(client, wanted, None)
 
-    def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
+    def run(self, client: Token, body: RunRequest, key: Key | None) -> Job[Ran]:
         """Start a program, or return the job of an equal request with the same `key`.
 
         Raises BusyError, and ConfigurationError for an unknown language, for a timeout that is not below
@@ -116,12 +123,20 @@ class Replica:
         """
         self._check_memory(body.memory_mb)
         _source.check(body, self._config.deadline)
-        return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
+        return self._job(self._runs, client, key, lambda: self._ran(client, body))
 
     def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
         """Start a command in a client's sandbox. Raises BusyError."""
         begin = functools.partial(self.sandboxes.exec, client, sandbox_id, body)
-        return self._job(Jobs(lambda _: False), client, None, body, begin)
+        return self._job(Jobs(lambda _: False), client, None, begin)
+
+    async def read(self, client: Token, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+        """Yield a file's content in pieces, as a unit of work. Raises BusyError, SandboxNotFoundError."""
+        content = self.sandboxes.read(client, sandbox_id, path)
+        with self.admission.unit(client):
+            async with contextlib.aclosing(content) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     def _check_memory(self, megabytes: Any) -> None:  # Any: JSON, which a grader checks
         _allowance.check(self._config, {"memory_mb": megabytes}, self._session.provider_name)
@@ -130,21 +145,20 @@ class Replica:
         self,
         jobs: Jobs[T],
         client: Token,
-        key: str | None,
-        body: BaseModel,
+        key: Key | None,
         work: Callable[[], AsyncGenerator[T, None]],
         units: int = 1,
     ) -> Job[T]:
         def begin() -> Job[T]:
-            self._admission.enter(client, units)
-            return Job(work(), lambda: self._admission.leave(client, units))
+            self.admission.enter(client, units)
+            return Job(work(), lambda: self.admission.leave(client, units))
 
-        return begin() if key is None else jobs.get(client.name, key, repr(body), begin)
+        return begin() if key is None else jobs.get(client.name, *key, begin)
 
     async def _graded(self, client: Token, body: GradeRequest) -> AsyncGenerator[GradeLine, None]:
         deadline = min(body.deadline or self._config.deadline, self._config.deadline)
         verdicts = self._grading.grade(
-            body.task, body.submissions, extract=body.extract, deadline=deadline
+            client.name, body.task, body.submissions, extract=body.extract, deadline=deadline
         )
         async for index, verdict in verdicts:
             self.metrics.outcomes.labels(client.name, verdict.outcome.value).inc()
@@ -163,7 +177,8 @@ class Replica:
         result: RunResult | Verdict
         try:
             async with asyncio.timeout(self._config.deadline):  # includes the time in the queue
-                result = await _source.ran(self._session, body, limits)
+                async with self._grading.room.place(client.name):
+                    result = await _source.ran(self._session, body, limits)
         except TimeoutError:
             detail = f"not run within deadline={self._config.deadline:g} s"
             result = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)

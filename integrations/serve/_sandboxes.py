@@ -38,6 +38,7 @@ from sandboxkit.types import SandboxInfo
 
 _log = logging.getLogger(__name__)
 _OUTPUT = 8 * 1024 * 1024
+_FILE = 256 * 1024 * 1024
 _RETRY_AFTER = 10
 _LINKS = 64
 """Maximum number of open links to one sandbox; each process that uses the sandbox has one."""
@@ -288,6 +289,20 @@ class ClientSandboxes:
             yield RunResult(outcome="timeout", returncode=None, detail=str(error))
         else:
             yield RunResult.of(result)
+
+    async def read(self, client: Token, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+        """Yield a file's content in pieces, no faster than they are taken. Raises SandboxFileError."""
+        await (await self.find(client, sandbox_id)).stat(path)
+        pieces = self._session.provider.read_pieces(sandbox_id, path, max_bytes=_FILE)
+
+        async def following() -> bytes | None:
+            return await anext(pieces, None)
+
+        try:
+            while (piece := await Operation(following())) is not None:
+                yield piece
+        finally:
+            await Operation(pieces.aclose())
 
     async def delete(self, client: Token, sandbox_id: str) -> None:
         """Delete a sandbox; an unknown id is no error."""

@@ -69,13 +69,28 @@ class FilesProvider(Provider):
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
         await self._ask(sandbox_id, path, requests.put_archive, path, tar)
 
-    async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+    def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+        return self._pieces(sandbox_id, path, requests.get_archive)
+
+    def read_pieces(
+        self, sandbox_id: str, path: str, *, max_bytes: int
+    ) -> AsyncGenerator[bytes, None]:
+        return self._pieces(sandbox_id, path, requests.read_pieces, max_bytes)
+
+    async def _pieces(
+        self,
+        sandbox_id: str,
+        path: str,
+        request: Callable[Concatenate[AgentClient, str, _P], AsyncGenerator[bytes, None]],
+        *arguments: _P.args,
+        **options: _P.kwargs,
+    ) -> AsyncGenerator[bytes, None]:
         async with (
             self._call(sandbox_id, path) as client,
-            aclosing(requests.get_archive(client, path)) as archive,
+            aclosing(request(client, path, *arguments, **options)) as pieces,
         ):
-            async for chunk in archive:
-                yield chunk
+            async for piece in pieces:
+                yield piece
 
     async def list_dir(self, sandbox_id: str, path: str) -> "list[FileInfo]":
         return await self._ask(sandbox_id, path, requests.list_dir, path)

@@ -1,0 +1,152 @@
+"""Reads the bodies of requests: how much a client's may hold at a time, and what one may consist of."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations._training.tasks import task_of
+from sandboxkit.integrations.serve._workers import Workers
+
+_MOST_VALUES = 100_000
+"""Maximum number of values in a body, at any depth."""
+_MOST_SOURCE = 1 << 20
+"""Maximum number of characters in a task's tests."""
+_MOST_TESTS = 2000
+"""Maximum number of a task's tests and cases."""
+_HERE = 16 << 10
+"""Bytes of a body that are parsed in this process."""
+EACH = 16 << 10
+"""Bytes for which a request counts beside its body."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
+_SOURCES = ("test_list", "test_setup_code", "test", "tests", "prompt")
+
+
+class BoundBodies:
+    """Middleware that counts the requests of a client and their bodies, and responds 429 past a limit.
+
+    Bodies count from their first byte to the end of the response, so unfinished ones do too.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        """A client's requests in progress may have `most` bytes."""
+        self._app, self._most = app, most
+        self._held: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to the application."""
+        client = scope.get("state", {}).get("client")
+        if scope["type"] != "http" or client is None:
+            await self._app(scope, receive, send)
+            return
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            held += size
+            self._held[client.name] += size
+            if self._held[client.name] > self._most:
+                detail = (
+                    f"the requests of {client.name!r} in progress have more than {self._most} bytes"
+                )
+                raise HTTPException(429, detail, {"Retry-After": "1"})
+
+        async def counted() -> Message:
+            message = await receive()
+            hold(len(message.get("body", b"")))
+            return message
+
+        try:
+            hold(EACH)
+            await self._app(scope, counted, send)
+        except HTTPException as error:
+            refusal = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+            await refusal(scope, receive, send)
+        finally:
+            self._held[client.name] -= held
+
+
+def reading(workers: Workers) -> type[APIRoute]:
+    """Return the class of routes whose bodies are parsed and validated off the loop if they are large."""
+
+    class Read(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle, field = super().get_route_handler(), self.body_field
+
+            async def handled(request: Request) -> Response:
+                if field is not None and "json" in request.headers.get("content-type", ""):
+                    try:
+                        body = await request.body()
+                    except ClientDisconnect as error:
+                        raise HTTPException(400, "the client has disconnected") from error
+                    if len(body) > _HERE:
+                        model, name = field.field_info.annotation, request.state.client.name
+                        found = await workers.run(name, _HERE, _read, model, body)
+                        if isinstance(found, list):
+                            raise RequestValidationError(found)
+                        request._json = found  # FastAPI takes a model as it is
+                return await handle(request)
+
+            return handled
+
+    return Read
+
+
+def _read(model: type[BaseModel], body: bytes) -> BaseModel | list[dict[str, Any]]:
+    """Parse a body. Return what is wrong with it, as FastAPI reports it, if it is no such model."""
+    try:
+        _check_values(body)
+        return model.model_validate(json.loads(body))
+    except ValidationError as error:
+        return [
+            each for one in error.errors() for each in _wrong(one["type"], one["loc"], one["msg"])
+        ]
+    except ValueError as error:
+        return _wrong("json_invalid", (), str(error))
+
+
+def _wrong(kind: str, place: tuple[int | str, ...], text: str) -> list[dict[str, Any]]:
+    return [{"type": kind, "loc": ("body", *place), "msg": text}]
+
+
+def _check_values(text: bytes) -> None:
+    """Raise ConfigurationError for JSON of more values than the service parses."""
+    outside = _STRING.sub(b"", text)
+    if sum(map(outside.count, (b",", b":", b"[", b"{"))) > _MOST_VALUES:
+        raise ConfigurationError(
+            f"the JSON has more than {_MOST_VALUES} values: send less at a time"
+        )
+
+
+def read_label(label: dict[str, Any] | str) -> dict[str, Any]:
+    """Return the task in a label. Raises ConfigurationError."""
+    if isinstance(label, str):
+        _check_values(label.encode(errors="replace"))
+    return task_of(label)
+
+
+def check_task(task: Mapping[str, Any]) -> None:  # Any: JSON that a client sent
+    """Raise ConfigurationError for a task of more tests than the service parses."""
+    for name in ("test_list", "cases"):
+        if isinstance(task.get(name), list) and len(task[name]) > _MOST_TESTS:
+            raise ConfigurationError(
+                f"the task's {name} has {len(task[name])} entries: give at most {_MOST_TESTS}"
+            )
+    for name in _SOURCES:
+        value = task.get(name)
+        lines = value if isinstance(value, list) else [value]
+        size = sum(len(each) for each in lines if isinstance(each, str))
+        if size > _MOST_SOURCE:
+            raise ConfigurationError(
+                f"the task's {name} has {size} characters: give at most {_MOST_SOURCE}"
+            )

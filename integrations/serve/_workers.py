@@ -1,0 +1,57 @@
+"""Work whose time grows with what a client sends runs in other processes, so that the service's loop stays free."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
+
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.serve._fair_room import FairRoom
+
+T = TypeVar("T")
+
+_PROCESSES = 2
+_SECONDS = 20.0
+
+
+class Workers:
+    """Calls functions in other processes, two at a time and one more for each further client."""
+
+    def __init__(self) -> None:
+        self._room = FairRoom(_PROCESSES)
+        self._limiter = CapacityLimiter(math.inf)  # the room is the limit
+
+    # Any: whatever can be pickled.
+    async def run(self, client: str, here: int, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns. With arguments of at most `here` characters and values it runs at once.
+
+        Raises ConfigurationError if it takes longer than 20 s, or more memory than there is.
+        """
+        try:
+            if _is_small(arguments, here):
+                return function(*arguments)
+            async with self._room.place(client):
+                with anyio.fail_after(_SECONDS):
+                    return await to_process.run_sync(
+                        function, *arguments, cancellable=True, limiter=self._limiter
+                    )
+        except RecursionError as error:
+            raise ConfigurationError("the request is nested too deeply") from error
+        except (BrokenWorkerProcess, TimeoutError) as error:
+            raise ConfigurationError(
+                f"the request could not be read and checked in {_SECONDS:g} s: send less at a time"
+            ) from error
+
+
+def _is_small(value: object, most: int) -> bool:
+    waiting, size = [value], 0
+    while waiting and size <= most:
+        each = waiting.pop()
+        size += len(each) if isinstance(each, str | bytes | list | tuple | dict) else 1
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()]
+        elif isinstance(each, list | tuple):
+            waiting += each
+    return size <= most
