@@ -4,4 +4,5 @@ import sys
 
 from sandboxkit.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # a process of `serve` imports this file too
+    sys.exit(main())

@@ -51,7 +51,6 @@ class PoolInterface(Protocol):
 
     async def give_back(self, life: "Lifecycle") -> bool:
         """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
-        ...
 
     def left(self, life: "Lifecycle") -> None:
         """Record that a sandbox has ended and no longer counts towards the caps."""

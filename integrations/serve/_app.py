@@ -30,6 +30,7 @@ from sandboxkit.integrations.serve._models import (
 )
 from sandboxkit.integrations.serve._replica import Key, Replica
 
+
 async def _key(
     request: Request, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Key | None:

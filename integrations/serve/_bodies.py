@@ -24,6 +24,7 @@ _MOST_SOURCE = 1 << 20
 """Maximum number of characters in a task's tests."""
 _MOST_TESTS = 2000
 """Maximum number of a task's tests and cases."""
+_MOST_ERRORS = 20
 _HERE = 16 << 10
 """Bytes of a body that are parsed in this process."""
 EACH = 16 << 10
@@ -108,9 +109,8 @@ def _read(model: type[BaseModel], body: bytes) -> BaseModel | list[dict[str, Any
         _check_values(body)
         return model.model_validate(json.loads(body))
     except ValidationError as error:
-        return [
-            each for one in error.errors() for each in _wrong(one["type"], one["loc"], one["msg"])
-        ]
+        found = error.errors()[:_MOST_ERRORS]
+        return [each for one in found for each in _wrong(one["type"], one["loc"], one["msg"])]
     except ValueError as error:
         return _wrong("json_invalid", (), str(error))
 
@@ -137,15 +137,23 @@ def read_label(label: dict[str, Any] | str) -> dict[str, Any]:
 
 def check_task(task: Mapping[str, Any]) -> None:  # Any: JSON that a client sent
     """Raise ConfigurationError for a task of more tests than the service parses."""
-    for name in ("test_list", "cases"):
-        if isinstance(task.get(name), list) and len(task[name]) > _MOST_TESTS:
+    for name in ("test_list", "cases", "tests"):
+        value = task.get(name)
+        count = value.count("def test") if isinstance(value, str) else len(value or ())
+        if count > _MOST_TESTS:
             raise ConfigurationError(
-                f"the task's {name} has {len(task[name])} entries: give at most {_MOST_TESTS}"
+                f"the task's {name} has {count} tests: give at most {_MOST_TESTS}"
             )
     for name in _SOURCES:
         value = task.get(name)
         lines = value if isinstance(value, list) else [value]
-        size = sum(len(each) for each in lines if isinstance(each, str))
+        texts = [each for each in lines if isinstance(each, str)]
+        values = sum(text.count(mark) for text in texts for mark in ",[{(")
+        if name == "test_list" and values > _MOST_VALUES:
+            raise ConfigurationError(
+                f"the task's {name} has {values} values: give at most {_MOST_VALUES}"
+            )
+        size = sum(map(len, texts))
         if size > _MOST_SOURCE:
             raise ConfigurationError(
                 f"the task's {name} has {size} characters: give at most {_MOST_SOURCE}"

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import resource
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -12,7 +12,8 @@ _HEAD_SECONDS = 20.0
 _BODY_SECONDS = 60.0
 """How long a client may take to send the next piece of a body, and to take the next piece of a response."""
 _PIECE = 16 << 10
-_MOST_CHUNKS = 512
+_MOST_CHUNKS = 256
+"""How many chunks of less than 256 bytes a piece may have: each costs as much as a large one."""
 _SMALL_CHUNK = re.compile(rb"\r\n0*[\da-fA-F]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
 _MOST_FILES = 65_536
 
@@ -39,13 +40,17 @@ class TimedConnection(H11Protocol):
         """Read a piece, and wait for the next one if the request is not whole."""
         if self._reads_head() and self._timer is None:
             self._wait_for_head()
-        if len(_SMALL_CHUNK.findall(data)) > _MOST_CHUNKS:
-            self.send_400_response("Too many small chunks: send larger ones.")
         for at in range(0, len(data), _PIECE):  # each is held to the limit of a head
-            reader = self.transport.get_protocol()
-            read = super().data_received if reader is self else reader.data_received
-            if not self.transport.is_closing():
-                read(data[at : at + _PIECE])
+            piece = data[at : at + _PIECE]
+            reader: Any = self.transport.get_protocol()
+            if self.transport.is_closing():
+                break
+            if reader is not self:  # a WebSocket's, after an upgrade
+                reader.data_received(piece)
+            elif not self._reads_head() and self._has_small_chunks(piece):
+                self.transport.close()
+            else:
+                super().data_received(piece)
         if self.transport.get_protocol() is not self or not self._reads_head():
             self._stop_waiting()
             if self.cycle is not None and self.cycle.more_body:
@@ -67,6 +72,10 @@ class TimedConnection(H11Protocol):
         self._stop_waiting()
         self.resume_writing()
         super().connection_lost(exc)
+
+    def _has_small_chunks(self, piece: bytes) -> bool:
+        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
+        return chunked and len(_SMALL_CHUNK.findall(piece)) > _MOST_CHUNKS
 
     def _reads_head(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -151,6 +151,7 @@ class RunResult(BaseModel):
             stdout=ended.stdout,
             stderr=ended.stderr,
             seconds=ended.duration,
+            detail="the middle of its output was left out" if ended.truncated else "",
         )
 
 

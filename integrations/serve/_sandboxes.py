@@ -37,7 +37,7 @@ from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo
 
 _log = logging.getLogger(__name__)
-_OUTPUT = 8 * 1024 * 1024
+_OUTPUT = 2 * 1024 * 1024
 _FILE = 256 * 1024 * 1024
 _RETRY_AFTER = 10
 _LINKS = 64

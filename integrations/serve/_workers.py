@@ -1,6 +1,8 @@
 """Work whose time grows with what a client sends runs in other processes, so that the service's loop stays free."""
 
+import logging
 import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,8 +14,12 @@ from sandboxkit.integrations.serve._fair_room import FairRoom
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 _PROCESSES = 2
 _SECONDS = 20.0
+_NICE = 10
+"""The priority of these processes: lower than the service's."""
 
 
 class Workers:
@@ -35,14 +41,21 @@ class Workers:
             async with self._room.place(client):
                 with anyio.fail_after(_SECONDS):
                     return await to_process.run_sync(
-                        function, *arguments, cancellable=True, limiter=self._limiter
+                        _call, function, arguments, cancellable=True, limiter=self._limiter
                     )
         except RecursionError as error:
             raise ConfigurationError("the request is nested too deeply") from error
         except (BrokenWorkerProcess, TimeoutError) as error:
+            _log.warning("a request of %s could not be read: %r", client, error.__cause__ or error)
             raise ConfigurationError(
                 f"the request could not be read and checked in {_SECONDS:g} s: send less at a time"
             ) from error
+
+
+# Any: as above.
+def _call(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    return function(*arguments)
 
 
 def _is_small(value: object, most: int) -> bool:
