@@ -21,8 +21,9 @@ class GradingQueue:
 
     def __init__(self, session: Session, grader: Grader, workers: Workers) -> None:
         self._session, self._grader, self._workers = session, grader, workers
-        # The cases of more submissions would interleave, and all submissions would finish late.
-        self.room = FairRoom(session.pool * 3 // 2 or 64)
+        # The cases of more submissions would interleave, and all would finish late; and what waits in the
+        # session's own queue would be ahead of other clients' work.
+        self.room = FairRoom(session.pool or 64)
 
     async def grade(
         self,

@@ -172,7 +172,8 @@ class Replica:
             timeout=body.timeout,
             wall=body.timeout,
             memory_mb=body.memory_mb or limits.memory_mb,
-            deadline=self._config.deadline,
+            # At least the grader's: so both use the same sandboxes.
+            deadline=max(limits.deadline, self._config.deadline),
         )
         result: RunResult | Verdict
         try:
