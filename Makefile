@@ -116,12 +116,13 @@ $(VENV)/harbor.ready: $(VENV)/.ready scripts/newer.sh
 
 # Kill and disconnect clients at random moments, in N rounds for each PROVIDER. CALLS=10000 instead
 # makes that many calls whose connections break, on each of TARGETS; DURATION=1200 injects faults into one
-# session of local for that many seconds. A failure prints how to reproduce it.
+# session of local for that many seconds, and STRANGERS=600 attacks `sandboxkit serve` for that many seconds.
+# A failure prints how to reproduce it.
 N ?= 20
 PROVIDER ?= local,docker
 chaos: setup
-	$(BIN)/python -m tests.chaos $(if $(DURATION),soak local $(DURATION),$(if \
-		$(CALLS),calls $(TARGETS) $(CALLS),rounds $(PROVIDER) $(N))) $(SEED)
+	$(BIN)/python -m $(if $(STRANGERS),benchmarks.serve_strangers $(STRANGERS),tests.chaos $(if $(DURATION),soak local $(DURATION),$(if \
+		$(CALLS),calls $(TARGETS) $(CALLS),rounds $(PROVIDER) $(N)))) $(SEED)
 
 TARGETS ?= local,docker
 
