@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 from anyio.abc import ByteStream
 
 from sandboxkit import (
@@ -295,14 +296,21 @@ class ClientSandboxes:
         await (await self.find(client, sandbox_id)).stat(path)
         pieces = self._session.provider.read_pieces(sandbox_id, path, max_bytes=_FILE)
 
+        lock = anyio.Lock()  # a step that was cancelled may take a moment to end
+
         async def following() -> bytes | None:
-            return await anext(pieces, None)
+            async with lock:
+                return await anext(pieces, None)
+
+        async def close() -> None:
+            async with lock:
+                await pieces.aclose()
 
         try:
             while (piece := await Operation(following())) is not None:
                 yield piece
         finally:
-            await Operation(pieces.aclose())
+            await Operation(close())
 
     async def delete(self, client: Token, sandbox_id: str) -> None:
         """Delete a sandbox; an unknown id is no error."""

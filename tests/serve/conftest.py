@@ -13,6 +13,7 @@ import httpx
 import pytest
 import uvicorn
 
+from benchmarks.serve_strangers import request_of
 from sandboxkit.integrations.serve import ServiceConfig, create_app
 from sandboxkit.integrations.serve._connections import TimedConnection
 
@@ -45,16 +46,23 @@ def replica(**config: Any) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def asking(url: str, body: object) -> Iterator[None]:
-    """Make a request, and leave at the end of the context without its response."""
-    parts, data = urlsplit(url), json.dumps(body).encode()
-    head = (
-        f"POST {parts.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\n\r\n"
-    )
+def sending(url: str, request: bytes) -> Iterator[socket.socket]:
+    """Send bytes on a connection of its own and yield it."""
+    parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port), 60) as connection:
-        connection.sendall(head.encode() + data)
-        yield
+        connection.sendall(request)
+        yield connection
+
+
+def whole(connection: socket.socket) -> str:
+    """Read an answer to its end."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
+
+
+def asking(url: str, body: object) -> contextlib.AbstractContextManager[socket.socket]:
+    """Make a request, and leave at the end of the context without its response."""
+    line = f"POST {urlsplit(url).path}"
+    return sending(url, request_of({"line": line, "text": json.dumps(body)}))
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """Connections that send no whole request end, and keep nobody else out."""
 
-import socket
 import time
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from sandboxkit.integrations.serve import _connections
 from sandboxkit.integrations.serve._connections import TimedConnection
 from sandboxkit.testing import FakeProvider
-from tests.serve.conftest import replica
+from tests.serve.conftest import replica, sending, whole
 
 HEAD = b"POST /v1/run HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = b'{"code": "print(6 * 7)"}'
@@ -22,13 +20,6 @@ WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY)
 def url() -> Iterator[str]:
     with replica(provider=FakeProvider()) as url:
         yield url
-
-
-def connected(url: str, sent: bytes = b"") -> socket.socket:
-    parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), 60)
-    connection.sendall(sent)
-    return connection
 
 
 @pytest.mark.parametrize(
@@ -48,16 +39,15 @@ def test_a_request_that_does_not_end_ends_its_connection(
 ) -> None:
     for name in ("_HEAD_SECONDS", "_BODY_SECONDS"):
         monkeypatch.setattr(_connections, name, 0.5)
-    with connected(url, sent) as connection:
-        while connection.recv(65536):
-            pass
+    with sending(url, sent) as connection:
+        whole(connection)
 
 
 def test_a_request_that_comes_in_pieces_is_answered(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_connections, "_BODY_SECONDS", 2.0)
-    with connected(url, WHOLE) as connection:
+    with sending(url, WHOLE) as connection:
         for at in range(len(BODY)):
             connection.sendall(BODY[at : at + 1])
             time.sleep(0.1)
@@ -68,11 +58,8 @@ def test_the_connection_that_waited_longest_makes_room(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedConnection, "most_waiting", 2)
-    held = [connected(url, b"GET")]
-    with httpx.Client() as client:
+    with httpx.Client() as client, sending(url, b"GET") as oldest:
         assert client.get(f"{url}/healthz").status_code == 200
-        held += [connected(url, b"GET") for _ in range(2)]
-        assert held[0].recv(1) == b""
-        assert client.get(f"{url}/healthz").status_code == 200, "what has served stays open"
-    for each in held:
-        each.close()
+        with sending(url, b"GET"), sending(url, b"GET"):
+            assert oldest.recv(1) == b""
+            assert client.get(f"{url}/healthz").status_code == 200, "what has served stays open"

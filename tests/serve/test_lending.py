@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -29,7 +28,8 @@ from sandboxkit import (
 from sandboxkit.providers.local._state import StateDir
 from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance._base import DEADLINE, token, until
-from tests.serve.conftest import Serve
+from tests.data_here import beside
+from tests.serve.conftest import Serve, sending
 from tests.serve.graders import Mortal
 from tests.service_here import Service, service
 
@@ -148,21 +148,10 @@ def test_a_backend_without_an_agent_lends_none(serve: Serve, http: httpx.Client)
     assert http.get(f"{url}/v1/sandboxes").json() == []
 
 
-_CLIENT = """
-import sys
-from sandboxkit import Session
-with Session(sys.argv[1]) as session:
-    sandboxes = [session.sandbox().start().result() for _ in range(2)]
-    process = sandboxes[0].exec(["sh", "-c", "echo ready; sleep 1000"])
-    print(next(iter(process.stdout.lines())), flush=True)
-    process.result()
-"""
-
-
 def test_a_killed_client_leaves_nothing(serve: Serve) -> None:
     tag = f"lending:{token()}"
     url = serve(provider="local", pool=0, lease=5, tags=(tag,))
-    command = [sys.executable, "-c", _CLIENT, url]
+    command = [sys.executable, "-c", beside(__file__, "programs.toml")["client"], url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
@@ -243,13 +232,9 @@ def test_another_replica_sends_the_owner_to_the_first(serve: Serve) -> None:
         assert other.exec(["echo", "both"]).result(DEADLINE).stdout == "both\n"
 
 
-@contextlib.contextmanager
-def _asking(url: str, head: str, body: str = "") -> Iterator[socket.socket]:
-    """Send the head of a request and a part of its body, and yield the connection."""
-    parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
-        connection.sendall(f"{head}\r\nHost: localhost\r\n\r\n{body}".encode())
-        yield connection
+def _asking(url: str, head: str) -> contextlib.AbstractContextManager[socket.socket]:
+    """Send the head of a request and a part of its body."""
+    return sending(url, f"{head}\r\nHost: localhost\r\n\r\n{{".encode())
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -261,10 +246,8 @@ def _read(connection: socket.socket) -> bytes:
 
 def _upgrade(path: str) -> str:
     """The head of the request for a WebSocket."""
-    return (
-        f"GET {path} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
-    )
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+    return f"GET {path} HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}"
 
 
 def test_a_token_is_checked_before_a_body_is_read(running: Service) -> None:
@@ -274,7 +257,7 @@ def test_a_token_is_checked_before_a_body_is_read(running: Service) -> None:
         for path in ("/v1/grade", "/v1/run", "/run_code", "/v1/sandboxes", "/nowhere")
     ]
     for head in (*posts, _upgrade("/v1/sandboxes/any/link")):
-        with _asking(running.url, head, "{") as connection:  # the rest of the body never comes
+        with _asking(running.url, head) as connection:  # the rest of the body never comes
             assert _read(connection).startswith(b"HTTP/1.1 401"), head
 
 

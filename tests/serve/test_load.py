@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from urllib.parse import urlsplit
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -14,7 +12,7 @@ from benchmarks.serve_strangers import ATTACKS, request_of, run
 from sandboxkit.integrations.serve import Token, _connections, _workers
 from sandboxkit.integrations.serve._fair_room import FairRoom
 from sandboxkit.testing.conformance._base import until
-from tests.serve.conftest import Serve, replica
+from tests.serve.conftest import Serve, replica, sending, whole
 from tests.serve.graders import Held, Mortal
 from tests.serve.test_bounds import bearer
 
@@ -26,19 +24,6 @@ BOTH = (ALICE, STRANGER)
 def url() -> Iterator[str]:
     with replica(provider="local", pool=1, tokens=BOTH) as url:
         yield url
-
-
-@contextmanager
-def sending(url: str, request: bytes) -> Iterator[socket.socket]:
-    parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), 60) as connection:
-        connection.sendall(request)
-        yield connection
-
-
-def whole(connection: socket.socket) -> str:
-    """Read an answer to its end."""
-    return b"".join(iter(lambda: connection.recv(1 << 16), b"")).decode()
 
 
 REFUSED = {name: attack["refused"] for name, attack in ATTACKS.items() if "refused" in attack}
