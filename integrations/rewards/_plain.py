@@ -8,7 +8,7 @@ from sandboxkit import ConfigurationError, ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import run
-from sandboxkit.integrations.rewards._task import PreparedTask, checked
+from sandboxkit.integrations.rewards._task import checked
 from sandboxkit.integrations.rewards._task_keys import EXIT_CODE, PASS_RATE
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
@@ -26,14 +26,9 @@ class ExitCode:
     limits: Limits = field(default_factory=Limits)
 
     # Any: see Grader.
-    def prepared(self, task: Mapping[str, Any]) -> PreparedTask:
-        """Check a task, for `grade`. Raises ConfigurationError."""
-        return PreparedTask(checked(task, EXIT_CODE))
-
-    # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission; the score is 1 or 0. Raises ConfigurationError without a `test_list`."""
-        task = self.prepared(task)
+        task = checked(task, EXIT_CODE)
         verdict = await _exit(session, submission, "\n".join(_tests(task)), task, self.limits)
         return verdict or Verdict(Outcome.PASSED, 1.0, "policy", "exit status 0")
 
@@ -49,17 +44,12 @@ class PassRate:
     limits: Limits = field(default_factory=Limits)
 
     # Any: see Grader.
-    def prepared(self, task: Mapping[str, Any]) -> PreparedTask:
-        """Check a task, for `grade`. Raises ConfigurationError."""
-        return PreparedTask(checked(task, PASS_RATE))
-
-    # Any: see Grader.
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
         """Grade a submission; the score is passed tests / all tests.
 
         Raises ConfigurationError for a task without a `test_list`.
         """
-        task = self.prepared(task)
+        task = checked(task, PASS_RATE)
         tests, passed, first = _tests(task), 0, None
         for test in tests:
             verdict = await _exit(session, submission, test, task, self.limits)

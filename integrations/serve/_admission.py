@@ -1,14 +1,14 @@
 """Admission control: limits the work that runs or waits, for the service and for each client."""
 
 import contextlib
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._tokens import Token
 
-_RECENT = 64
+RETRY_AFTER = 5
+"""Seconds after which a client may retry a request for which there was no room, or no infrastructure."""
 
 
 class BusyError(Exception):
@@ -31,7 +31,6 @@ class Admission:
         self.capacity, self._share = capacity, capacity // max(1, clients)
         self.admitted = 0
         self._of: Counter[str] = Counter()
-        self._ends: deque[float] = deque(maxlen=_RECENT)
 
     def enter(self, client: Token, units: int) -> None:
         """Admit `units` of work. Raises BusyError if that would exceed the capacity or the client's quota.
@@ -64,19 +63,11 @@ class Admission:
         """Release units that `enter` admitted."""
         self.admitted -= units
         self._of[client.name] -= units
-        self._ends.extend([time.monotonic()] * min(units, _RECENT))
 
     def _check(self, whose: str, used: int, units: int, bound: int) -> None:
         if used and used + units > bound:
             raise BusyError(
                 f"{whose} is full: {used} of {bound} units of work are in progress, and this request "
                 f"has {units}",
-                self._retry_after(used + units - bound),
+                RETRY_AFTER,
             )
-
-    def _retry_after(self, excess: int) -> int:
-        """Estimate how many seconds it takes until `excess` units have ended, from 1 to 60."""
-        if len(self._ends) < 2 or self._ends[-1] == self._ends[0]:
-            return 1
-        rate = len(self._ends) / (time.monotonic() - self._ends[0])
-        return max(1, min(60, round(excess / rate)))

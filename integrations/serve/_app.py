@@ -2,22 +2,20 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any
 
-import anyio
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 import sandboxkit
 from sandboxkit.integrations.serve import _fusion
-from sandboxkit.integrations.serve._admission import BusyError
-from sandboxkit.integrations.serve._bodies import EACH, BoundBodies, reading
+from sandboxkit.integrations.serve._admission import RETRY_AFTER, BusyError
+from sandboxkit.integrations.serve._bodies import reading
 from sandboxkit.integrations.serve._config import ServiceConfig
 from sandboxkit.integrations.serve._connected import closing, while_connected, whole
-from sandboxkit.integrations.serve._errors import RETRY_AFTER, add_errors
-from sandboxkit.integrations.serve._gate import Client, RequireToken
+from sandboxkit.integrations.serve._errors import add_errors
+from sandboxkit.integrations.serve._gate import EACH, Client, RequireToken
 from sandboxkit.integrations.serve._lending import lending
 from sandboxkit.integrations.serve._metrics import RecordRequests
 from sandboxkit.integrations.serve._models import (
@@ -28,19 +26,7 @@ from sandboxkit.integrations.serve._models import (
     RunResult,
     ScoreRequest,
 )
-from sandboxkit.integrations.serve._replica import Key, Replica
-
-
-async def _key(
-    request: Request, idempotency_key: Annotated[str | None, Header()] = None
-) -> Key | None:
-    if idempotency_key is None:
-        return None
-    digest = await anyio.to_thread.run_sync(hashlib.sha256, await request.body())
-    return idempotency_key, digest.hexdigest()
-
-
-_Key = Annotated[Key | None, Depends(_key)]
+from sandboxkit.integrations.serve._replica import Replica
 
 
 def create_app(config: ServiceConfig | None = None) -> FastAPI:
@@ -63,8 +49,9 @@ def create_app(config: ServiceConfig | None = None) -> FastAPI:
         max_body_size=config.max_body,
     )
     app.router.route_class = reading(replica.workers)
-    app.add_middleware(BoundBodies, most=2 * config.max_body + EACH * config.queue)
-    app.add_middleware(RequireToken, tokens=config.tokens)
+    app.add_middleware(
+        RequireToken, tokens=config.tokens, most=2 * config.max_body + EACH * config.queue
+    )
     app.add_middleware(RecordRequests, metrics=replica.metrics)
     add_errors(app)
 
@@ -81,10 +68,10 @@ def _add_grading(app: FastAPI, replica: Replica) -> None:
         body: GradeRequest,
         client: Client,
         request: Request,
-        key: _Key = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Grade submissions. The response has a line of JSON for each, in the order in which they finish."""
-        job = replica.grade(client, body, key)
+        job = replica.grade(client, body, idempotency_key)
         lines = job.follow()
         # This waits for the first verdict, so that an error in the task becomes an HTTP status.
         first = await while_connected(request, anext(lines))
@@ -112,10 +99,10 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
         body: RunRequest,
         client: Client,
         request: Request,
-        key: _Key = None,
+        idempotency_key: Annotated[str | None, Header()] = None,
     ) -> RunResult:
         """Run a program once. 503: no result, because the infrastructure failed."""
-        [result] = await whole(request, replica.run(client, body, key))
+        [result] = await whole(request, replica.run(client, body, idempotency_key))
         if isinstance(result, str):
             raise HTTPException(503, result, {"Retry-After": str(RETRY_AFTER)})
         return result

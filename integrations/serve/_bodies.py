@@ -1,8 +1,7 @@
-"""Reads the bodies of requests: how much a client's may hold at a time, and what one may consist of."""
+"""Reads the bodies of requests in bounds: how many values one may have, and how large a task may be."""
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -11,8 +10,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations._training.tasks import task_of
@@ -27,54 +24,8 @@ _MOST_TESTS = 2000
 _MOST_ERRORS = 20
 _HERE = 16 << 10
 """Bytes of a body that are parsed in this process."""
-EACH = 16 << 10
-"""Bytes for which a request counts beside its body."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
 _SOURCES = ("test_list", "test_setup_code", "test", "tests", "prompt")
-
-
-class BoundBodies:
-    """Middleware that counts the requests of a client and their bodies, and responds 429 past a limit.
-
-    Bodies count from their first byte to the end of the response, so unfinished ones do too.
-    """
-
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        """A client's requests in progress may have `most` bytes."""
-        self._app, self._most = app, most
-        self._held: Counter[str] = Counter()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the application."""
-        client = scope.get("state", {}).get("client")
-        if scope["type"] != "http" or client is None:
-            await self._app(scope, receive, send)
-            return
-        held = 0
-
-        def hold(size: int) -> None:
-            nonlocal held
-            held += size
-            self._held[client.name] += size
-            if self._held[client.name] > self._most:
-                detail = (
-                    f"the requests of {client.name!r} in progress have more than {self._most} bytes"
-                )
-                raise HTTPException(429, detail, {"Retry-After": "1"})
-
-        async def counted() -> Message:
-            message = await receive()
-            hold(len(message.get("body", b"")))
-            return message
-
-        try:
-            hold(EACH)
-            await self._app(scope, counted, send)
-        except HTTPException as error:
-            refusal = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
-            await refusal(scope, receive, send)
-        finally:
-            self._held[client.name] -= held
 
 
 def reading(workers: Workers) -> type[APIRoute]:
@@ -103,20 +54,16 @@ def reading(workers: Workers) -> type[APIRoute]:
     return Read
 
 
-def _read(model: type[BaseModel], body: bytes) -> BaseModel | list[dict[str, Any]]:
-    """Parse a body. Return what is wrong with it, as FastAPI reports it, if it is no such model."""
+def _read(model: type[BaseModel], body: bytes) -> BaseModel | list[Any]:
+    """Parse a body; return the first errors if it is no such model. Raises ConfigurationError."""
+    _check_values(body)
     try:
-        _check_values(body)
         return model.model_validate(json.loads(body))
     except ValidationError as error:
-        found = error.errors()[:_MOST_ERRORS]
-        return [each for one in found for each in _wrong(one["type"], one["loc"], one["msg"])]
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return [{**each, "loc": ("body", *each["loc"])} for each in found[:_MOST_ERRORS]]
     except ValueError as error:
-        return _wrong("json_invalid", (), str(error))
-
-
-def _wrong(kind: str, place: tuple[int | str, ...], text: str) -> list[dict[str, Any]]:
-    return [{"type": kind, "loc": ("body", *place), "msg": text}]
+        raise ConfigurationError(f"the body is no JSON: {error}") from error
 
 
 def _check_values(text: bytes) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import resource
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -11,9 +11,9 @@ _HEAD_SECONDS = 20.0
 """How long a client may take for the head of a request, as with Apache; nobody knows yet who it is."""
 _BODY_SECONDS = 60.0
 """How long a client may take to send the next piece of a body, and to take the next piece of a response."""
-_PIECE = 16 << 10
-_MOST_CHUNKS = 256
-"""How many chunks of less than 256 bytes a piece may have: each costs as much as a large one."""
+_MOST_HEAD = 64 << 10
+_MOST_CHUNKS = 1024
+"""How many chunks of less than 256 bytes may come at once: each costs as much as a large one."""
 _SMALL_CHUNK = re.compile(rb"\r\n0*[\da-fA-F]{1,2}[ \t]*(?:;[^\r\n]*)?\r\n")
 _MOST_FILES = 65_536
 
@@ -29,7 +29,6 @@ class TimedConnection(H11Protocol):
     """The connections without a whole head, the oldest first."""
     _timer: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
-    """Runs while the client takes nothing of a response."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
         """Begin to wait for the first head."""
@@ -40,17 +39,15 @@ class TimedConnection(H11Protocol):
         """Read a piece, and wait for the next one if the request is not whole."""
         if self._reads_head() and self._timer is None:
             self._wait_for_head()
-        for at in range(0, len(data), _PIECE):  # each is held to the limit of a head
-            piece = data[at : at + _PIECE]
-            reader: Any = self.transport.get_protocol()
-            if self.transport.is_closing():
-                break
-            if reader is not self:  # a WebSocket's, after an upgrade
-                reader.data_received(piece)
-            elif not self._reads_head() and self._has_small_chunks(piece):
-                self.transport.close()
-            else:
-                super().data_received(piece)
+        if self._reads_head():
+            chunked, large = b"chunked" in data.lower(), b"\r\n\r\n" not in data[:_MOST_HEAD]
+        else:
+            chunked, large = b"transfer-encoding" in dict(self.headers), False
+        small = chunked and len(_SMALL_CHUNK.findall(data)) > _MOST_CHUNKS
+        if small or (large and len(data) > _MOST_HEAD):
+            self.transport.close()
+        else:
+            super().data_received(data)
         if self.transport.get_protocol() is not self or not self._reads_head():
             self._stop_waiting()
             if self.cycle is not None and self.cycle.more_body:
@@ -72,10 +69,6 @@ class TimedConnection(H11Protocol):
         self._stop_waiting()
         self.resume_writing()
         super().connection_lost(exc)
-
-    def _has_small_chunks(self, piece: bytes) -> bool:
-        chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        return chunked and len(_SMALL_CHUNK.findall(piece)) > _MOST_CHUNKS
 
     def _reads_head(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -17,10 +17,7 @@ from sandboxkit import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.integrations.serve._admission import BusyError
-
-RETRY_AFTER = 5
-"""Seconds after which a client may retry a request that failed because of the infrastructure."""
+from sandboxkit.integrations.serve._admission import RETRY_AFTER, BusyError
 
 
 def add_errors(app: FastAPI) -> None:

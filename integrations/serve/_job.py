@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
@@ -86,11 +87,12 @@ class Jobs(Generic[T]):
         self._final = final
         self._kept: dict[str, OrderedDict[str, tuple[str, float, Job[T]]]] = {}
 
-    def get(self, client: str, key: str, digest: str, begin: Callable[[], Job[T]]) -> Job[T]:
+    def get(self, client: str, key: str, request: bytes, begin: Callable[[], Job[T]]) -> Job[T]:
         """Return the job that has this key if it may be followed, else start one with `begin`.
 
-        Raises ConfigurationError if the client used the key with a request of another digest.
+        Raises ConfigurationError if the client used the key with another request.
         """
+        digest = hashlib.sha256(request).hexdigest()
         kept = self._kept.setdefault(client, OrderedDict())
         entry = kept.get(key)
         if entry is not None:

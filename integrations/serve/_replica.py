@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import pickle
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from sandboxkit import SandboxError, Session
 from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
@@ -39,8 +42,6 @@ _LABEL = 16 << 10
 
 Ran = RunResult | str
 """A program's result, or the reason why there is none."""
-Key = tuple[str, str]
-"""An idempotency key, and the digest of the request that has it."""
 
 
 class Replica:
@@ -100,14 +101,14 @@ class Replica:
                 self.metrics.sandboxes.labels(state).set(getattr(stats, state))
         return self.metrics.page()
 
-    def grade(self, client: Token, body: GradeRequest, key: Key | None) -> Job[GradeLine]:
+    def grade(self, client: Token, body: GradeRequest, key: str | None) -> Job[GradeLine]:
         """Start grading, or return the job of an equal request with the same `key`.
 
         Raises BusyError, and ConfigurationError for a used key, or for memory beyond the service's.
         """
         self._check_memory(body.task.get("memory_limit_mb"))
         units = len(body.submissions)
-        return self._job(self._grades, client, key, lambda: self._graded(client, body), units)
+        return self._job(self._grades, client, key, body, lambda: self._graded(client, body), units)
 
     async def score(self, client: Token, body: ScoreRequest) -> Job[GradeLine]:
         """Start grading one completion. Raises BusyError, and ConfigurationError for an invalid label."""
@@ -115,7 +116,7 @@ class Replica:
         wanted = GradeRequest(task=task, submissions=[body.response], extract=True)
         return self.grade(client, wanted, None)
 
-    def run(self, client: Token, body: RunRequest, key: Key | None) -> Job[Ran]:
+    def run(self, client: Token, body: RunRequest, key: str | None) -> Job[Ran]:
         """Start a program, or return the job of an equal request with the same `key`.
 
         Raises BusyError, and ConfigurationError for an unknown language, for a timeout that is not below
@@ -123,12 +124,12 @@ class Replica:
         """
         self._check_memory(body.memory_mb)
         _source.check(body, self._config.deadline)
-        return self._job(self._runs, client, key, lambda: self._ran(client, body))
+        return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
 
     def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
         """Start a command in a client's sandbox. Raises BusyError."""
         begin = functools.partial(self.sandboxes.exec, client, sandbox_id, body)
-        return self._job(Jobs(lambda _: False), client, None, begin)
+        return self._job(Jobs(lambda _: False), client, None, body, begin)
 
     async def read(self, client: Token, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in pieces, as a unit of work. Raises BusyError, SandboxNotFoundError."""
@@ -145,7 +146,8 @@ class Replica:
         self,
         jobs: Jobs[T],
         client: Token,
-        key: Key | None,
+        key: str | None,
+        body: BaseModel,
         work: Callable[[], AsyncGenerator[T, None]],
         units: int = 1,
     ) -> Job[T]:
@@ -153,7 +155,9 @@ class Replica:
             self.admission.enter(client, units)
             return Job(work(), lambda: self.admission.leave(client, units))
 
-        return begin() if key is None else jobs.get(client.name, *key, begin)
+        if key is None:
+            return begin()
+        return jobs.get(client.name, key, pickle.dumps(body.__dict__), begin)
 
     async def _graded(self, client: Token, body: GradeRequest) -> AsyncGenerator[GradeLine, None]:
         deadline = min(body.deadline or self._config.deadline, self._config.deadline)

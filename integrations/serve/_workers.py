@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,12 +32,12 @@ class Workers:
 
     # Any: whatever can be pickled.
     async def run(self, client: str, here: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what a function returns. With arguments of at most `here` characters and values it runs at once.
+        """Return what a function returns. With arguments of at most `here` bytes it runs at once.
 
         Raises ConfigurationError if it takes longer than 20 s, or more memory than there is.
         """
         try:
-            if _is_small(arguments, here):
+            if len(pickle.dumps(arguments)) <= here:
                 return function(*arguments)
             async with self._room.place(client):
                 with anyio.fail_after(_SECONDS):
@@ -56,15 +57,3 @@ class Workers:
 def _call(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
     os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     return function(*arguments)
-
-
-def _is_small(value: object, most: int) -> bool:
-    waiting, size = [value], 0
-    while waiting and size <= most:
-        each = waiting.pop()
-        size += len(each) if isinstance(each, str | bytes | list | tuple | dict) else 1
-        if isinstance(each, dict):
-            waiting += [*each, *each.values()]
-        elif isinstance(each, list | tuple):
-            waiting += each
-    return size <= most

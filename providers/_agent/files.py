@@ -69,25 +69,20 @@ class FilesProvider(Provider):
     async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
         await self._ask(sandbox_id, path, requests.put_archive, path, tar)
 
-    def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        return self._pieces(sandbox_id, path, requests.get_archive)
+    async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
+        async with (
+            self._call(sandbox_id, path) as client,
+            aclosing(requests.get_archive(client, path)) as archive,
+        ):
+            async for chunk in archive:
+                yield chunk
 
-    def read_pieces(
+    async def read_pieces(
         self, sandbox_id: str, path: str, *, max_bytes: int
-    ) -> AsyncGenerator[bytes, None]:
-        return self._pieces(sandbox_id, path, requests.read_pieces, max_bytes)
-
-    async def _pieces(
-        self,
-        sandbox_id: str,
-        path: str,
-        request: Callable[Concatenate[AgentClient, str, _P], AsyncGenerator[bytes, None]],
-        *arguments: _P.args,
-        **options: _P.kwargs,
     ) -> AsyncGenerator[bytes, None]:
         async with (
             self._call(sandbox_id, path) as client,
-            aclosing(request(client, path, *arguments, **options)) as pieces,
+            aclosing(requests.read_pieces(client, path, max_bytes)) as pieces,
         ):
             async for piece in pieces:
                 yield piece

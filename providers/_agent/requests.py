@@ -287,30 +287,9 @@ async def _result(stream: AgentStream, past_listing: CallError | None = None) ->
     return b"".join(parts)
 
 
-def _reading(client: AgentClient, path: str, max_bytes: int) -> AgentStream:
-    arguments = frames.string(path) + max_bytes.to_bytes(8, "big")
-    return client.call(_READ, arguments, most=max_bytes)
-
-
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
     """Return a regular file's content; the agent refuses more than `max_bytes`."""
-    return await _result(_reading(client, path, max_bytes))
-
-
-async def _pieces(stream: AgentStream) -> AsyncGenerator[bytes, None]:
-    """Yield all data of a call, the payload of its final frame included, as fast as it is taken."""
-    try:
-        while (frame := await stream.receive()).kind != Kind.DONE:
-            yield frame.payload
-            await stream.consumed(len(frame.payload))
-        yield frame.payload
-    finally:
-        await stream.abandon()
-
-
-def read_pieces(client: AgentClient, path: str, max_bytes: int) -> AsyncGenerator[bytes, None]:
-    """Yield a regular file's content; the agent refuses more than `max_bytes`."""
-    return _pieces(_reading(client, path, max_bytes))
+    return b"".join([piece async for piece in read_pieces(client, path, max_bytes)])
 
 
 async def write_file(client: AgentClient, path: str, data: bytes, mode: int | None) -> None:
@@ -349,6 +328,23 @@ async def put_archive(client: AgentClient, path: str, tar: AsyncIterable[bytes])
 def get_archive(client: AgentClient, path: str) -> AsyncGenerator[bytes, None]:
     """Yield a path as a tar stream."""
     return _pieces(client.call(_GET, frames.string(path), most=inf))
+
+
+def read_pieces(client: AgentClient, path: str, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield a regular file's content; the agent refuses more than `max_bytes`."""
+    arguments = frames.string(path) + max_bytes.to_bytes(8, "big")
+    return _pieces(client.call(_READ, arguments, most=max_bytes))
+
+
+async def _pieces(stream: AgentStream) -> AsyncGenerator[bytes, None]:
+    try:
+        while (frame := await stream.receive()).kind != Kind.DONE:
+            yield frame.payload
+            await stream.consumed(len(frame.payload))
+        if frame.payload:
+            yield frame.payload
+    finally:
+        await stream.abandon()
 
 
 def _info(fields: Fields) -> FileInfo:

@@ -87,15 +87,15 @@ async def test_keys_of_one_client_push_out_none_of_another_nor_work_that_runs() 
     def ended() -> None:
         done[0] += 1
 
-    first = jobs.get("alice", "a", "", lambda: Job(quick(), ended))
-    running = jobs.get("bob", "running", "", lambda: Job(held(), ended))
-    oldest = jobs.get("bob", "oldest", "", lambda: Job(quick(), ended))
+    first = jobs.get("alice", "a", b"", lambda: Job(quick(), ended))
+    running = jobs.get("bob", "running", b"", lambda: Job(held(), ended))
+    oldest = jobs.get("bob", "oldest", b"", lambda: Job(quick(), ended))
     for number in range(300):
-        job = jobs.get("bob", str(number), "", lambda: Job(quick(), ended))
+        job = jobs.get("bob", str(number), b"", lambda: Job(quick(), ended))
         assert [each async for each in job.follow()] == [2]
-    assert jobs.get("alice", "a", "", lambda: Job(quick(), ended)) is first
-    assert jobs.get("bob", "running", "", lambda: Job(quick(), ended)) is running
-    assert jobs.get("bob", "oldest", "", lambda: Job(quick(), ended)) is not oldest
+    assert jobs.get("alice", "a", b"", lambda: Job(quick(), ended)) is first
+    assert jobs.get("bob", "running", b"", lambda: Job(quick(), ended)) is running
+    assert jobs.get("bob", "oldest", b"", lambda: Job(quick(), ended)) is not oldest
     go_on.set()
     assert [each async for each in running.follow()] == [1]
 
