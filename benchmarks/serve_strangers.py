@@ -74,7 +74,9 @@ def _as(secret: str, port: int) -> httpx.Client:
 def request_of(attack: dict[str, Any], sandbox: str = "") -> bytes:
     """Return the bytes that an attack sends on a connection."""
     texts = [attack["text"]] * attack.get("times", 1)
-    body: str = attack.get("begin", "") + attack.get("between", "").join(texts) + attack.get("end", "")
+    body: str = (
+        attack.get("begin", "") + attack.get("between", "").join(texts) + attack.get("end", "")
+    )
     if attack.get("bare"):
         return body.encode()
     lines = [attack["line"].replace("SANDBOX", sandbox) + " HTTP/1.1", "Host: x"]

@@ -117,7 +117,7 @@ def test_a_wrong_file_of_tokens_is_named_without_its_secrets(
     assert "s" * 20 not in str(caught.value)
 
 
-def test_two_tokens_need_two_names(tmp_path: Path) -> None:
+def test_two_tokens_need_two_names_and_two_secrets(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("# clients\nalice " + "s" * 20 + " 5\nbob " + "t" * 20 + "\n")
     alice, bob = read_tokens(path)
@@ -125,3 +125,6 @@ def test_two_tokens_need_two_names(tmp_path: Path) -> None:
     assert "s" * 20 not in repr(alice)
     with pytest.raises(ConfigurationError, match="two tokens are named 'alice'"):
         ServiceConfig(tokens=(alice, alice))
+    with pytest.raises(ConfigurationError, match="'alice' and 'eve' have one secret") as raised:
+        ServiceConfig(tokens=(alice, Token("eve", alice.secret)))
+    assert alice.secret not in str(raised.value)

@@ -75,16 +75,7 @@ def test_a_url_is_a_provider(serve: Serve) -> None:
         assert session.run(["echo", "far"]).result(DEADLINE).stdout == "far\n"
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("", "SANDBOXKIT_SERVICE_URL"),
-        ("ftp://host", "give http://HOST:PORT"),
-        ("http://", "give http://HOST:PORT"),
-        ("http://user:secret@host", "SANDBOXKIT_SERVICE_TOKEN"),
-        ("http://host?token=secret", "SANDBOXKIT_SERVICE_TOKEN"),
-    ],
-)
+@pytest.mark.parametrize(("url", "message"), beside(__file__, "requests.toml")["wrong_addresses"])
 def test_a_bad_address_is_refused_before_anything_happens(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as caught:
         Session(ServiceProvider(url))

@@ -8,8 +8,10 @@ import pytest
 from sandboxkit.integrations.serve import ServiceConfig, create_app
 from sandboxkit.integrations.serve._tokens import Token
 from sandboxkit.testing import FakeProvider
+from tests.data_here import beside
 
 pytestmark = pytest.mark.anyio
+GIVEN = beside(__file__, "requests.toml")
 TOKEN = Token("someone", "s" * 32)
 
 
@@ -22,24 +24,13 @@ async def status(headers: Mapping[str, str], *tokens: Token) -> int:
             return (await client.get("/v1/sandboxes", headers=headers)).status_code
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST:1"])
+@pytest.mark.parametrize("host", GIVEN["loopback"])
 async def test_a_name_of_the_loopback_is_served(host: str) -> None:
     assert await status({"Host": host}) == 200
     assert await status({"Host": host, "Origin": f"http://{host}"}) == 200
 
 
-HOSTS = ("page.example", "page.example:8080", "localhost.page.example", "10.0.0.1", "0.0.0.0")
-ORIGINS = ("http://page.example", "https://localhost.page.example", "null")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({"Host": host} for host in (*HOSTS, "", "[::")),
-        *({"Host": "localhost", "Origin": origin} for origin in ORIGINS),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("headers", GIVEN["pages"], ids=str)
 async def test_another_host_or_a_page_of_another_origin_is_refused(headers: dict[str, str]) -> None:
     assert await status(headers) == 403
 

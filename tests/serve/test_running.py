@@ -13,6 +13,9 @@ from tests.data_here import beside
 from tests.serve.conftest import Serve
 from tests.serve.graders import Hanging, Mortal
 
+GIVEN = beside(__file__, "requests.toml")
+PROGRAMS = beside(__file__, "programs.toml")
+
 
 def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
@@ -45,16 +48,13 @@ def test_programs_leave_nothing_for_each_other(local: str, http: httpx.Client) -
 
 
 def test_sandbox_fusion_gets_its_own_shape(local: str, http: httpx.Client) -> None:
-    given = beside(__file__, "requests.toml")["fusion"]
+    given = GIVEN["fusion"]
     answer = http.post(f"{local}/run_code", json=given["body"]).json()
     assert answer.pop("run_result").pop("execution_time") > 0
     assert answer == {"compile_result": None, "executor_pod_name": None, **given["answer"]}
 
 
-@pytest.mark.parametrize(
-    ("code", "status"),
-    [("raise SystemExit(1)", "Finished"), ("while True: pass", "TimeLimitExceeded")],
-)
+@pytest.mark.parametrize(("code", "status"), GIVEN["failing"])
 def test_sandbox_fusion_hears_of_a_failed_program(
     local: str, http: httpx.Client, code: str, status: str
 ) -> None:
@@ -74,9 +74,6 @@ def test_what_sandbox_fusion_has_and_we_do_not_is_refused(
     answer = http.post(f"{local}/run_code", json=body)
     assert answer.status_code == 422
     assert named in answer.text
-
-
-PROGRAMS = beside(__file__, "programs.toml")
 
 
 @pytest.mark.parametrize(("stdin", "status"), [("!", "Success"), ("?", "Failed")])
