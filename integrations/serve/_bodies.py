@@ -25,7 +25,7 @@ _MOST_ERRORS = 20
 _HERE = 16 << 10
 """Bytes of a body that are parsed in this process."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
-_SOURCES = ("test_list", "test_setup_code", "test", "tests", "prompt")
+_SOURCES = ("test_list", "test_setup_code", "test", "tests", "prompt", "cases")
 
 
 def reading(workers: Workers) -> type[APIRoute]:
@@ -46,7 +46,7 @@ def reading(workers: Workers) -> type[APIRoute]:
                         found = await workers.run(name, _HERE, _read, model, body)
                         if isinstance(found, list):
                             raise RequestValidationError(found)
-                        request._json = found  # FastAPI takes a model as it is
+                        vars(request)["_json"] = found  # FastAPI takes a model as it is
                 return await handle(request)
 
             return handled
@@ -84,24 +84,18 @@ def read_label(label: dict[str, Any] | str) -> dict[str, Any]:
 
 def check_task(task: Mapping[str, Any]) -> None:  # Any: JSON that a client sent
     """Raise ConfigurationError for a task of more tests than the service parses."""
-    for name in ("test_list", "cases", "tests"):
-        value = task.get(name)
-        count = value.count("def test") if isinstance(value, str) else len(value or ())
-        if count > _MOST_TESTS:
-            raise ConfigurationError(
-                f"the task's {name} has {count} tests: give at most {_MOST_TESTS}"
-            )
     for name in _SOURCES:
         value = task.get(name)
         lines = value if isinstance(value, list) else [value]
         texts = [each for each in lines if isinstance(each, str)]
-        values = sum(text.count(mark) for text in texts for mark in ",[{(")
-        if name == "test_list" and values > _MOST_VALUES:
-            raise ConfigurationError(
-                f"the task's {name} has {values} values: give at most {_MOST_VALUES}"
-            )
-        size = sum(map(len, texts))
-        if size > _MOST_SOURCE:
-            raise ConfigurationError(
-                f"the task's {name} has {size} characters: give at most {_MOST_SOURCE}"
-            )
+        tests = sum(each.count("def test") for each in texts) if name == "tests" else len(lines)
+        values = sum(each.count(mark) for each in texts for mark in ",[{(")
+        for count, most, what in (
+            (tests, _MOST_TESTS, "tests"),
+            (values if name == "test_list" else 0, _MOST_VALUES, "values"),
+            (sum(map(len, texts)), _MOST_SOURCE, "characters"),
+        ):
+            if count > most:
+                raise ConfigurationError(
+                    f"the task's {name} has {count} {what}: give at most {most}"
+                )
