@@ -30,7 +30,7 @@ _NAME = "benchmarks.serve_strangers"  # also where it is __main__
 ATTACKS: dict[str, dict[str, Any]] = beside(__file__)
 _HONEST, _STRANGER = "h" * 20, "s" * 20
 _QUOTA, _POOL, _AT_A_TIME = 2, 4, 6
-_SLOWER, _SLACK = 3.0, 0.3
+_SLOWER, _SLACK = 3.0, 0.5
 """The p99 of honest requests may be so many times what it was without strangers, and so many seconds more."""
 _RUN = {"code": "print(6 * 7)"}
 _GRADE = {"task": {"test_list": ["assert f(1) == 1"]}, "submissions": ["def f(x): return x"]}
