@@ -79,7 +79,7 @@ def request_of(attack: dict[str, Any], sandbox: str = "") -> bytes:
     )
     if attack.get("bare"):
         return body.encode()
-    lines = [attack["line"].replace("SANDBOX", sandbox) + " HTTP/1.1", "Host: x"]
+    lines = [attack["line"].replace("SANDBOX", sandbox) + " HTTP/1.1", "Host: localhost"]
     lines += [f"Authorization: Bearer {_STRANGER}", "Content-Type: application/json"]
     lines.append(attack.get("head", "Connection: close"))
     if "head" not in attack or "length" in attack:
