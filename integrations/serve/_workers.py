@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.serve._fair_room import FairRoom
 
 T = TypeVar("T")
@@ -34,7 +34,8 @@ class Workers:
     async def run(self, client: str, here: int, function: Callable[..., T], *arguments: Any) -> T:
         """Return what a function returns. With arguments of at most `here` bytes it runs at once.
 
-        Raises ConfigurationError if it takes 20 s of processor time, or more memory than there is.
+        Raises ConfigurationError if it takes 20 s of processor time, or more memory than there is;
+        ProviderUnavailableError if no process can be started.
         """
         try:
             if len(pickle.dumps(arguments)) <= here:
@@ -46,6 +47,11 @@ class Workers:
         except RecursionError as error:
             raise ConfigurationError("the request is nested too deeply") from error
         except BrokenWorkerProcess as error:
+            if error.args:  # it did not start
+                raise ProviderUnavailableError(
+                    f"no process could be started to read the request in ({error.__cause__!r}); a program that "
+                    "serves needs `if __name__ == '__main__':`"
+                ) from error
             _log.warning("a request of %s could not be read: %r", client, error.__cause__ or error)
             raise ConfigurationError(
                 f"the request could not be read and checked in {_SECONDS:g} s of processor time: "
