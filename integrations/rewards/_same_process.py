@@ -33,7 +33,7 @@ async def grade_in_same_process(
     ConfigurationError for tests that do not parse.
     """
     token = secrets.token_hex(_TOKEN_BYTES)
-    names, used, imports = tests.seen
+    names, used, imports = tests.seen or names_in_process(tests)
     calls = tests.calls or ("",)
     job = {
         "code": submission,

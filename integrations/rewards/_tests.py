@@ -38,7 +38,7 @@ class Tests:
     folder: bool = False
     """Whether the judge's working directory holds files of the tests."""
     seen: Any = None  # JSON
-    """The names that the tests use and define, as the job for their process has them."""
+    """The names that the tests use and define, as the job for their process has them; None: not looked for yet."""
 
     def apart(self) -> "list[Tests]":
         """Split the tests: return one `Tests` per test."""
@@ -58,7 +58,7 @@ class Tests:
             "tests": self.sources,
             "call": self.calls,
             "names": self.names,
-            **self.seen,
+            **(self.seen or names_for_judge(self)),
             "live": self.classes,
             "in_place": self.in_place,
             "varies": self.varies,
@@ -132,8 +132,7 @@ def load_tests(folder: Path) -> Tests:
     source = Folder(folder, "the folder of tests").text("judge.py")
     if source is None:
         raise ConfigurationError(f"there is no {folder / 'judge.py'}")
-    tests = _named({}, Tests((source,), _functions(source), folder=True), lines=False)
-    return dataclasses.replace(tests, seen=names_for_judge(tests))
+    return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
 
 
 def parsed(source: str) -> ast.Module:
