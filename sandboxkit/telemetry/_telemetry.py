@@ -78,6 +78,7 @@ class Telemetry:
             "exec": self._executed,
             "run_python": self._executed,
             "get_archive": self._archived,
+            "read_pieces": self._archived,
             **dict.fromkeys((*_PATHS, *_OTHERS), self._called),
         }
         for name, wrapper in wrappers.items():
@@ -199,9 +200,10 @@ class Telemetry:
         self,
         provider: Provider,
         name: str,
-        archive: Callable[[str, str], AsyncGenerator[bytes, None]],
+        archive: Callable[..., AsyncGenerator[bytes, None]],
         sandbox_id: str,
         path: str,
+        **options: int,
     ) -> AsyncGenerator[bytes, None]:
         attributes = {
             "sandboxkit.provider": provider.name,
@@ -212,7 +214,7 @@ class Telemetry:
         span = self._tracer.start_span(
             f"sandboxkit {name}", kind=SpanKind.CLIENT, attributes=attributes
         )
-        chunks = archive(sandbox_id, path)
+        chunks = archive(sandbox_id, path, **options)
         try:
             async for chunk in chunks:
                 yield chunk
