@@ -114,17 +114,27 @@ $(VENV)/harbor.ready: $(VENV)/.ready scripts/newer.sh
 		'harbor>=0.24,<0.26' 'pytest>=9' 'pytest-timeout>=2.4' 'pytest-xdist>=3.8,<4'
 	@touch $@
 
-# Kill and disconnect clients at random moments, in N rounds for each PROVIDER. CALLS=10000 instead
-# makes that many calls whose connections break, on each of TARGETS; DURATION=1200 injects faults into one
-# session of local for that many seconds, and STRANGERS=600 attacks `sandboxkit serve` for that many seconds.
-# A failure prints how to reproduce it.
+# Kill and disconnect clients at random moments, in N rounds for each PROVIDER. Other kinds, each for so many seconds
+# or calls: STRANGERS=600 attacks `sandboxkit serve`, GREEDY=600 runs nine greedy sandboxes beside honest ones,
+# HOSTILE=600 keeps a hostile agent beside honest ones, DURATION=1200 injects faults into one session of local, and
+# CALLS=10000 breaks the connections of that many calls on each of TARGETS. A failure prints how to reproduce it.
 N ?= 20
 PROVIDER ?= local,docker
-chaos: setup
-	$(BIN)/python -m $(if $(STRANGERS),benchmarks.serve_strangers $(STRANGERS),tests.chaos $(if $(DURATION),soak local $(DURATION),$(if \
-		$(CALLS),calls $(TARGETS) $(CALLS),rounds $(PROVIDER) $(N)))) $(SEED)
-
 TARGETS ?= local,docker
+CHAOS = tests.chaos rounds $(PROVIDER) $(N) $(SEED)
+ifdef STRANGERS
+CHAOS = benchmarks.serve_strangers $(STRANGERS) $(SEED)
+else ifdef GREEDY
+CHAOS = tests.chaos.test_greedy $(PROVIDER) $(GREEDY)
+else ifdef HOSTILE
+CHAOS = tests.chaos hostile local $(HOSTILE) $(SEED)
+else ifdef DURATION
+CHAOS = tests.chaos soak local $(DURATION) $(SEED)
+else ifdef CALLS
+CHAOS = tests.chaos calls $(TARGETS) $(CALLS) $(SEED)
+endif
+chaos: setup
+	$(BIN)/python -m $(CHAOS)
 
 lint: $(VENV)/.training
 	$(BIN)/ruff format --check .

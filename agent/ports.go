@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -236,14 +237,54 @@ func carry(s *stream, c *net.TCPConn, port uint16) error {
 		inbound <- err // after a failed write there may still be data to read
 	}()
 	err := carryOut(s, c)
-	if err != nil {
-		abort(c)
-		s.in.cancel(err)
-		<-inbound
-	} else if err = <-inbound; err != nil {
-		abort(c)
+	for err == nil {
+		select {
+		case err = <-inbound:
+			if err != nil {
+				abort(c)
+			}
+			return err
+		case <-time.After(time.Second): // the program may have ended its own direction only, and wait
+			if !isHeld(c) {
+				err = fmt.Errorf("the program has closed the connection: %w", syscall.ECONNRESET)
+			}
+		}
 	}
+	abort(c)
+	s.in.cancel(err)
+	<-inbound
 	return err
+}
+
+// held is what /proc/net says of all connections; it is read at most twice a second.
+var held struct {
+	sync.Mutex
+	read  time.Time
+	lines [][]byte
+}
+
+// isHeld reports whether a program has the other end of a connection open. The kernel lists an end without
+// an inode once nobody has it.
+func isHeld(c *net.TCPConn) bool {
+	held.Lock()
+	defer held.Unlock()
+	if time.Since(held.read) > time.Second/2 {
+		v4, err := os.ReadFile("/proc/net/tcp")
+		if err != nil {
+			return true
+		}
+		v6, _ := os.ReadFile("/proc/net/tcp6") // a socket of IPv6 may be connected to 127.0.0.1
+		held.lines, held.read = bytes.Split(append(v4, v6...), []byte{'\n'}), time.Now()
+	}
+	theirs := fmt.Appendf(nil, ":%04X", c.RemoteAddr().(*net.TCPAddr).Port)
+	ours := fmt.Appendf(nil, ":%04X", c.LocalAddr().(*net.TCPAddr).Port)
+	for _, line := range held.lines {
+		f := bytes.Fields(line)
+		if len(f) > 9 && bytes.HasSuffix(f[1], theirs) && bytes.HasSuffix(f[2], ours) {
+			return string(f[9]) != "0"
+		}
+	}
+	return false
 }
 
 const bulkBytes = 4 * pumpBytes

@@ -30,6 +30,7 @@ from sandboxkit.types import Command, Network, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
     from sandboxkit.egress import Egress
+    from sandboxkit.egress._control import NetworkControl
     from sandboxkit.ledger._meter import SandboxMeter
 
 T = TypeVar("T")
@@ -112,8 +113,8 @@ class Lifecycle:
         """When the current state began (monotonic seconds)."""
         self.made = self.renewed = 0.0
         """When the sandbox was created, and when its lifetime last began (monotonic seconds)."""
-        self.equip: Callable[[str], Awaitable[None]] | None = None
-        """The last step of a start, called with the sandbox's id: it starts the sandbox's egress proxy."""
+        self.network: NetworkControl | None = None
+        """Starts the sandbox's egress proxy as the last step of a start, and knows what it has refused."""
         self.after: Callable[[Lifecycle], Awaitable[None]] | None = None
         """Called at the end of a stop, after the sandbox was removed."""
         self.pooled = True
@@ -254,8 +255,8 @@ class Lifecycle:
 
     def _is_ready_when_created(self) -> bool:
         """Whether a command may run as soon as the sandbox exists, because nothing else prepares it."""
-        spec, equip = self.spec, self.equip
-        return not (spec.files or spec.interpreter or equip or spec.reuse == "reset")
+        spec = self.spec
+        return not (spec.files or spec.interpreter or self.network or spec.reuse == "reset")
 
     def _unknown(self, error: SandboxError) -> OutcomeUnknownError:
         return OutcomeUnknownError(
@@ -448,8 +449,8 @@ class Lifecycle:
                 await self.provider.reset(sandbox_id)  # the first call only records the state
             for path, data in spec.files.items():
                 await self.provider.write_file(sandbox_id, path, data, mode=None)
-            if self.equip is not None:
-                await self.equip(sandbox_id)
+            if self.network is not None:
+                await self.network.begin(sandbox_id)
             # A cancellation that came as the last step finished is still pending.
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:

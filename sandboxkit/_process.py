@@ -176,26 +176,26 @@ class Process(Operation[ProcessResult]):
                 self.stdin._end()
         if self._late is not None:
             raise self._late
-        returncode = end.status
         result = ProcessResult(
             self.argv,
-            returncode,
+            end.status,
             self.stdout._value(),
             self.stderr._value(),
             self.stdout.truncated or self.stderr.truncated,
             time.monotonic() - (self._began or called),
             Ending.TIMED_OUT if timed_out else end.ending,
             end.usage,
+            life.network.refused(self._began or called) if life and life.network else (),
         )
-        self._returncode = returncode
+        self._returncode = end.status
         if timed_out:
             message = f"{_shown(self.argv)} ran past its timeout of {self._limits.timeout:g} s and was killed"
             raise CommandTimeoutError(message, result=result)
-        if self._limits.check and returncode:
+        if self._limits.check and end.status:
             tail = result.stderr.strip().rsplit("\n", 1)[-1][-200:]
             message = f"{_shown(self.argv)} {_ended(end)}"
             raise CommandFailedError(f"{message}: {tail}" if tail else message, result=result)
-        if returncode and end.ending is not Ending.KILLED and not self._is_stopped():
+        if end.status and end.ending is not Ending.KILLED and not self._is_stopped():
             self._unread = f"{_shown(self.argv)} {_ended(end)}"
         return result
 

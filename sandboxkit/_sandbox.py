@@ -39,7 +39,6 @@ from sandboxkit.types import (
 
 if TYPE_CHECKING:
     from sandboxkit.egress import Egress
-    from sandboxkit.egress._control import NetworkControl
     from sandboxkit.kernel import Kernel, KernelOptions
     from sandboxkit.terminal import Terminal
     from sandboxkit.transfers import Transfer
@@ -81,11 +80,10 @@ class Sandbox(Displayable):
         self._provider = provider
         self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=call_site())
         self._reached_by_id = sandbox_id is not None
-        self._network: NetworkControl | None = None
         if spec.egress is not None:
             from sandboxkit.egress import _control
 
-            self._network = _control.NetworkControl(self._life)
+            self._life.network = _control.NetworkControl(self._life)
 
     def __repr__(self) -> str:
         return f"<Sandbox {self._life.describe()} provider={self.provider_name}>"
@@ -317,7 +315,7 @@ class Sandbox(Displayable):
         from sandboxkit.egress import _control
 
         egress = _control.checked(network, self.spec, by_id=self._reached_by_id)
-        self._network = control = self._network or _control.NetworkControl(self._life)
+        control = self._life.network = self._life.network or _control.NetworkControl(self._life)
         return self._call(lambda _: control.change(egress))
 
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
@@ -489,7 +487,7 @@ class Sandbox(Displayable):
         live: Stdin | None,
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
-            network = self._network  # read once: a command sent with the start gets no proxy
+            network = self._life.network  # read once: a command sent with the start gets no proxy
             box = await self._life.started(command if network is None else None)
             sent = command if network is None else network.with_proxy(command)
             if sent.setup is not None:

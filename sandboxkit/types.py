@@ -327,6 +327,8 @@ class ProcessResult(Displayable):
     ending: Ending | None = None
     """Who or what ended it; None if the backend cannot tell a signal from a status above 128."""
     usage: CommandUsage = CommandUsage()
+    refused: tuple[str, ...] = ()
+    """The servers, as "name:port", that `Egress` refused to the sandbox meanwhile; at most the last 64."""
 
     @property
     def stdout(self) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 
@@ -43,6 +44,7 @@ __all__ = ["main"]
 
 USAGE, INFRASTRUCTURE = 2, 125
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_FILES = 1 << 16
 
 _EPILOG = """\
 exit codes:
@@ -89,6 +91,7 @@ _VERBS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _raise_file_limit()
     args = build_parser().parse_args(argv)
     verb: Callable[[argparse.Namespace], int] = args.verb
     try:
@@ -125,6 +128,14 @@ def build_parser() -> argparse.ArgumentParser:
         module.add(verbs)
     _help.apply(parser)
     return parser
+
+
+def _raise_file_limit() -> None:
+    """Let this process open as many files as it may, as Go and Node do; a library must not, for callers of select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _report(error: Exception) -> int:

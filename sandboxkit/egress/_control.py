@@ -53,7 +53,6 @@ class NetworkControl:
                 "network='none' or 'internet'"
             )
         self._life, self._turn = life, asyncio.Lock()
-        life.equip = self.begin
         self._proxy: EgressProxy | None = None
         self._port = 0
 
@@ -77,6 +76,11 @@ class NetworkControl:
             if name not in spec.env and name not in spec.secrets
         }
         return dataclasses.replace(command, env={**ours, **command.env})
+
+    def refused(self, since: float) -> tuple[str, ...]:
+        """Return the servers, as "name:port", that were refused from `since` on (monotonic seconds)."""
+        known = {} if self._proxy is None else self._proxy.refused
+        return tuple(server for server, when in known.items() if when >= since)
 
     async def begin(self, sandbox_id: str) -> None:
         """Start the proxy of a sandbox that is starting, if its spec has an `Egress`."""

@@ -61,7 +61,7 @@ async def join(
 
     Raises EgressRefusedError when more than the meter's bytes pass, or when none pass for `idle_seconds`.
     """
-    idle = _Idle(idle_seconds)
+    idle, incoming.watched = _Idle(idle_seconds), False
 
     async def copy(
         receive: Callable[[], Awaitable[bytes]], count: Callable[[int], None], to: ByteStream
@@ -73,6 +73,7 @@ async def join(
                 count(len(data))
                 await to.send(data)
         except anyio.EndOfStream:
+            incoming.watched = to is remote
             await to.send_eof()
 
     with idle.scope:
@@ -99,7 +100,7 @@ async def exchange(
     `length` is the body's size in bytes, None for chunks. `on_response` is called before the first byte
     of the response. Raises EgressRefusedError past a limit, and for an invalid body or response.
     """
-    idle = _Idle(idle_seconds)
+    idle, incoming.watched = _Idle(idle_seconds), False
 
     async def up(data: bytes) -> None:
         idle.moved()
@@ -111,12 +112,12 @@ async def exchange(
     async def outward() -> None:
         if length is None:
             await _chunks(incoming, up)
-            return
         left = length
         while left:
             data = await incoming.receive(min(left, 64 << 10))
             left -= len(data)
             await up(data)
+        incoming.watched = True
 
     async def inward() -> None:
         response = Incoming(remote)
@@ -149,7 +150,7 @@ async def exchange(
 async def _response_head(response: Incoming, method: str) -> _http.ResponseHead:
     try:
         return _http.response(await response.head(_HEAD), method)
-    except anyio.EndOfStream as error:
+    except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
         raise EgressRefusedError(
             502, "the server closed the connection without a response"
         ) from error

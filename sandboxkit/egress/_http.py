@@ -13,6 +13,9 @@ _STATUS = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: .*)?", re.ASCII)
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _CHUNK = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
+_UNSEEN = re.compile(r"[^ -~]")
+_REASON = 300
+"""How many characters of a reason are in the first line of a response."""
 _PATH = re.compile(r"/[!-\"$-~]*", re.ASCII)
 """A path with its query: visible characters, no fragment."""
 HOP_BY_HOP = frozenset(
@@ -206,13 +209,14 @@ def response(head: bytes, method: str) -> ResponseHead:
 
 
 def refusal(status: int, reason: str) -> bytes:
-    """Return the whole HTTP response to a refused request."""
-    text = f"sandboxkit: {reason}\n".encode("ascii", "replace")
-    words = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-    words |= {403: "Forbidden", 502: "Bad Gateway", 503: "Service Unavailable"}
-    headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))]
-    head = _written(f"HTTP/1.1 {status} {words[status]}", [*headers, ("Connection", "close")])
-    return head + text
+    """Return the whole HTTP response to a refused request.
+
+    The first line gives the reason too, because pip, wget and Go show it of a response to CONNECT, and no body.
+    """
+    text = _UNSEEN.sub("?", f"sandboxkit: {reason}")
+    headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(text) + 1))]
+    head = _written(f"HTTP/1.1 {status} {text[:_REASON]}", [*headers, ("Connection", "close")])
+    return head + f"{text}\n".encode("ascii")
 
 
 def _written(first: str, headers: Headers) -> bytes:

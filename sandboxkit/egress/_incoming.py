@@ -17,6 +17,8 @@ class Incoming:
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream, self._rest = stream, b""
+        self.watched = True
+        """Whether nothing more of it is wanted, so that a program that has gone can be cut off."""
 
     async def receive(self, most: int = 64 << 10) -> bytes:
         """Return the next bytes, at most `most`."""

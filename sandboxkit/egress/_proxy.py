@@ -1,5 +1,6 @@
 """The egress proxy of one sandbox: it checks each connection against the rules, makes and records it."""
 
+import asyncio
 import contextlib
 import ssl
 import time
@@ -16,13 +17,20 @@ from sandboxkit.egress._exchange import Meter, exchange, join
 from sandboxkit.egress._http import NO_TARGET, HttpTarget, RequestHead
 from sandboxkit.egress._incoming import Incoming, drain
 from sandboxkit.egress._refused import EgressRefusedError
-from sandboxkit.egress._resolve import Resolver, dial
+from sandboxkit.egress._resolve import addresses, dial
 from sandboxkit.egress._rules import Credential, Egress
+from sandboxkit.egress._shares import FILES
 from sandboxkit.errors import SandboxError
 
 _RESPONSE_SECONDS = 5.0
 """How long (s) a program may take to read a refusal or the end of a response."""
 _DRAINED_BYTES = 1 << 20
+_LOOK_SECONDS = 1.0
+"""How often (s) a connection whose program only waits is looked at: it may have gone."""
+_PLACE_SECONDS = 60.0
+"""How long (s) a connection waits for the sandbox's share of this process's files."""
+_REFUSED = 64
+"""How many refused servers are kept, the newest."""
 _PATH = 1000
 """How many characters of a path are recorded."""
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -42,6 +50,8 @@ class _ProxiedConnection:
     address: str = ""
     reason: str = ""
     allowed: bool = False
+    gone: bool = False
+    """Whether the program has closed it altogether, and waits for nothing any more."""
     responded: bool = False
     """Whether bytes were sent to the program, so that a refusal can only cut the connection."""
 
@@ -52,7 +62,9 @@ class EgressProxy:
     def __init__(self, sandbox_id: str, egress: Egress) -> None:
         """Open the log of `egress`. Raises OSError."""
         self._sandbox_id, self._audit = sandbox_id, AuditLog(egress.log)
-        self._phase = _Phase(sandbox_id, egress, self._audit)
+        self.refused: dict[str, float] = {}
+        """The servers that were refused last, as "name:port", and when (monotonic seconds)."""
+        self._phase = _Phase(sandbox_id, egress, self._audit, self.refused)
 
     async def change(self, egress: Egress | None, changed: Callable[[], None]) -> None:
         """Apply `egress` from now on, None to refuse everything, and close every open connection.
@@ -63,7 +75,7 @@ class EgressProxy:
         phase, audit = self._phase, self._audit
         if egress is not None:
             self._audit = AuditLog(egress.log)
-        self._phase = _Phase(self._sandbox_id, egress, self._audit)
+        self._phase = _Phase(self._sandbox_id, egress, self._audit, self.refused)
         changed()
         await phase.end()
         if audit is not self._audit:
@@ -82,10 +94,12 @@ class EgressProxy:
 class _Phase:
     """The period in which one `Egress` applies, or None; it holds its connections and byte count."""
 
-    def __init__(self, sandbox_id: str, egress: Egress | None, audit: AuditLog) -> None:
+    def __init__(
+        self, sandbox_id: str, egress: Egress | None, audit: AuditLog, refused: dict[str, float]
+    ) -> None:
         self._sandbox_id, self._audit, self._none = sandbox_id, audit, egress is None
         self._egress = egress = egress or Egress()
-        self._resolver, self._left = Resolver(), Meter(egress.max_bytes)
+        self._refused, self._left = refused, Meter(egress.max_bytes)
         self._open: set[anyio.CancelScope] = set()
         self._none_open = anyio.Event()
         self._tls = egress.tls
@@ -103,10 +117,12 @@ class _Phase:
         scope = anyio.CancelScope()
         crowded = len(self._open) >= self._egress.max_connections
         self._open.add(scope)
+        watch = asyncio.create_task(_watch(own, scope))
         try:
             with scope:
                 await self._serve(own, crowded=crowded)
         finally:
+            watch.cancel()
             self._record(own)
             try:
                 await stream.aclose()
@@ -123,6 +139,8 @@ class _Phase:
             await self._handle(own)
         except EgressRefusedError as error:
             own.reason = error.reason
+            if error.status == 403 and own.target.name:
+                self._note(f"{own.target.name}:{own.target.port}")
             if not own.responded:
                 await _refuse(own.stream, error)
         except anyio.EndOfStream:
@@ -134,7 +152,15 @@ class _Phase:
             raise
         except anyio.get_cancelled_exc_class():
             own.reason = "the network was changed, or the sandbox stopped"
+            if own.gone:
+                own.reason = "the program closed the connection before it was answered"
             raise
+
+    def _note(self, server: str) -> None:
+        self._refused.pop(server, None)
+        self._refused[server] = time.monotonic()
+        if len(self._refused) > _REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     async def _handle(self, own: _ProxiedConnection) -> None:
         egress = self._egress
@@ -221,6 +247,7 @@ class _Phase:
         await exchange(
             head.method, length, stream, own.incoming, remote, own.meter, idle, on_response
         )
+        own.incoming.watched = False
         await stream.send_eof()
         await drain(stream, _RESPONSE_SECONDS, _DRAINED_BYTES)
 
@@ -229,12 +256,17 @@ class _Phase:
         self, name: str, port: int, own: _ProxiedConnection
     ) -> AsyncIterator[ByteStream]:
         """Resolve a name once, check its addresses, and connect to one of them."""
-        addresses = await self._resolver.addresses(self._egress, name, port)
-        remote, own.address = await dial(name, addresses, port)
+        found = await addresses(self._sandbox_id, self._egress, name, port)
+        with _within(_PLACE_SECONDS, "a place among this process's open files (ulimit -n)", 503):
+            await FILES.take(self._sandbox_id)
         try:
-            yield remote
+            remote, own.address = await dial(name, found, port)
+            try:
+                yield remote
+            finally:
+                await anyio.aclose_forcefully(remote)
         finally:
-            await anyio.aclose_forcefully(remote)
+            FILES.give_back(self._sandbox_id)
 
     def _record(self, own: _ProxiedConnection) -> None:
         now = time.time()
@@ -255,6 +287,18 @@ class _Phase:
         self._audit.add(record)
 
 
+async def _watch(own: _ProxiedConnection, scope: anyio.CancelScope) -> None:
+    """Cut a connection once its program has gone, unless it has sent something that is still to be forwarded."""
+    while not own.gone:
+        await anyio.sleep(_LOOK_SECONDS)
+        if own.incoming.watched:
+            try:
+                await own.stream.send(b"")
+            except (*_BROKEN, SandboxError):
+                own.gone = True
+                scope.cancel()
+
+
 async def _refuse(stream: ByteStream, error: EgressRefusedError) -> None:
     """Send the response to a refused request, and give the program time to read it."""
     with anyio.move_on_after(_RESPONSE_SECONDS), contextlib.suppress(*_BROKEN):
@@ -264,10 +308,10 @@ async def _refuse(stream: ByteStream, error: EgressRefusedError) -> None:
 
 
 @contextlib.contextmanager
-def _within(seconds: float, what: str) -> Iterator[None]:
+def _within(seconds: float, what: str, status: int = 408) -> Iterator[None]:
     """Raise EgressRefusedError if the `with` block takes longer than `seconds`; `what` names the step."""
     try:
         with anyio.fail_after(seconds):
             yield
     except TimeoutError as error:
-        raise EgressRefusedError(408, f"{what} took longer than {seconds:g} s") from error
+        raise EgressRefusedError(status, f"{what} took longer than {seconds:g} s") from error

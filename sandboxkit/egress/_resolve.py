@@ -1,5 +1,6 @@
 """Resolves each name once, so that the addresses that are checked are also those that are dialled."""
 
+import asyncio
 import errno
 import ipaddress
 import socket
@@ -10,11 +11,13 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from sandboxkit.egress._refused import EgressRefusedError
 from sandboxkit.egress._rules import Egress
+from sandboxkit.egress._shares import LOOKUPS
 from sandboxkit.provider import close_in_forks
 
 _RESOLVE_SECONDS = _DIAL_SECONDS = 10.0
-_LOOKUPS = 8
-"""How many names are looked up at a time for one sandbox; each lookup occupies a thread."""
+_ALL_DIALS_SECONDS = 30.0
+_ADDRESSES = 64
+"""The largest number of addresses of a name; each is checked on the event loop."""
 _NOT_PUBLIC = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -63,57 +66,65 @@ def is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
         return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
 
 
-class Resolver:
-    """Resolves host names for one sandbox."""
+async def addresses(sandbox_id: str, egress: Egress, name: str, port: int) -> list[str]:
+    """Return the addresses of a name.
 
-    def __init__(self) -> None:
-        self._limiter = anyio.CapacityLimiter(_LOOKUPS)
-
-    async def addresses(self, egress: Egress, name: str, port: int) -> list[str]:
-        """Return the addresses of a name.
-
-        Raises EgressRefusedError if there is none, or if `egress` does not allow one of them.
-        """
-        found = [egress.hosts[name]] if name in egress.hosts else await self._lookup(name, port)
-        for text in found:
-            address = ipaddress.ip_address(text)
-            try:
-                public = is_public(address) and not is_own(address)
-            except OSError as error:  # too many open files
-                raise EgressRefusedError(502, f"{text} cannot be checked: {error}") from error
-            if not (public or egress.allows_private(address)):
-                raise EgressRefusedError(
-                    403,
-                    f"{name} has the address {text}, which is not public and not in private=",
-                    shown=f"{name} has an address that is not allowed",
-                )
-        return found
-
-    async def _lookup(self, name: str, port: int) -> list[str]:
+    Raises EgressRefusedError if there is none or too many, or if `egress` does not allow one of them.
+    """
+    if name in egress.hosts:
+        found = [egress.hosts[name]]
+    else:
+        found = await _lookup(sandbox_id, name, port)
+    for text in found:
+        address = ipaddress.ip_address(text)
         try:
-            with anyio.fail_after(_RESOLVE_SECONDS):
-                infos = await anyio.to_thread.run_sync(
-                    lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM),
-                    abandon_on_cancel=True,
-                    limiter=self._limiter,
-                )
+            public = is_public(address) and not is_own(address)
+        except OSError as error:  # too many open files
+            raise EgressRefusedError(502, f"{text} cannot be checked: {error}") from error
+        if not (public or egress.allows_private(address)):
+            raise EgressRefusedError(
+                403,
+                f"{name} has the address {text}, which is not public and not in private=",
+                shown=f"{name} has an address that is not allowed",
+            )
+    return found
+
+
+async def _lookup(sandbox_id: str, name: str, port: int) -> list[str]:
+    async def run() -> list[str] | str:
+        """Return the addresses, or the problem; nobody may wait for it any more."""
+        try:
+            infos = await anyio.to_thread.run_sync(
+                lambda: socket.getaddrinfo(name, port, type=socket.SOCK_STREAM),
+                limiter=anyio.CapacityLimiter(1),
+            )
         except (OSError, UnicodeError) as error:
-            raise EgressRefusedError(502, f"{name} cannot be resolved: {error}") from error
-        found = dict.fromkeys(str(info[4][0]) for info in infos)
-        if not found:
-            raise EgressRefusedError(502, f"{name} has no address")
-        return list(found)
+            return str(error)
+        finally:
+            LOOKUPS.give_back(sandbox_id)
+        return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+    found: list[str] | str = f"no answer within {_RESOLVE_SECONDS:g} s"
+    with anyio.move_on_after(_RESOLVE_SECONDS):
+        await LOOKUPS.take(sandbox_id)
+        found = await asyncio.shield(asyncio.create_task(run()))
+    if isinstance(found, str):
+        raise EgressRefusedError(502, f"{name} cannot be resolved: {found}")
+    if not 0 < len(found) <= _ADDRESSES:
+        raise EgressRefusedError(502, f"{name} has {len(found)} addresses, not 1 to {_ADDRESSES}")
+    return found
 
 
 async def dial(name: str, addresses: list[str], port: int) -> tuple[SocketStream, str]:
     """Connect to the first address that accepts; return the connection and the address.
 
-    Raises EgressRefusedError if none accepts within 10 s each.
+    Raises EgressRefusedError if none accepts within 10 s each, and 30 s in all.
     """
     problem: OSError | None = None
+    end = anyio.current_time() + _ALL_DIALS_SECONDS
     for address in addresses:
         try:
-            with anyio.fail_after(_DIAL_SECONDS):
+            with anyio.fail_after(min(_DIAL_SECONDS, end - anyio.current_time())):
                 stream = await anyio.connect_tcp(address, port)
         except OSError as error:
             problem = error
@@ -122,6 +133,6 @@ async def dial(name: str, addresses: list[str], port: int) -> tuple[SocketStream
             return stream, address
     raise EgressRefusedError(
         502,
-        f"{name}:{port} cannot be reached at {', '.join(addresses)}: {problem}",
+        f"{name}:{port} cannot be reached at {', '.join(addresses)}: {str(problem) or 'no answer'}",
         shown=f"{name}:{port} cannot be reached",
     ) from problem

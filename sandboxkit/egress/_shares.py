@@ -1,0 +1,59 @@
+"""Places that the sandboxes of this process share: open files and threads."""
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+
+import anyio
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
+_LOOKUPS, _LOOKUPS_OF_ONE = 64, 8
+"""How many names are looked up at a time, for all sandboxes and for one; each lookup occupies a thread."""
+
+
+class SharedPlaces:
+    """A limited number of places. The more are taken, the fewer may one sandbox have.
+
+    Such a dynamic threshold, which switches use for shared buffers, leaves places for a sandbox that has few. One
+    that has its share waits. Used on the background loop only.
+    """
+
+    def __init__(self, most: Callable[[int], float]) -> None:
+        """`most` returns how many places one sandbox may have while so many are taken in all."""
+        self._most, self._taken = most, Counter[str]()
+        os.register_at_fork(after_in_child=self._taken.clear)
+
+    async def take(self, sandbox_id: str) -> None:
+        """Take a place for a sandbox, and wait while it has its share."""
+        pause = _FIRST_PAUSE
+        while self._taken[sandbox_id] >= self._most(self._taken.total()):
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._taken[sandbox_id] += 1
+
+    def give_back(self, sandbox_id: str) -> None:
+        """Give back a place that a sandbox has taken."""
+        self._taken[sandbox_id] -= 1
+        if not self._taken[sandbox_id]:
+            del self._taken[sandbox_id]
+
+
+def _files_of_one(_: int) -> float:
+    """Return how many files one sandbox may have: a quarter of the free ones, an eighth of all kept for others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return inf
+    try:
+        lowest = os.open(os.devnull, os.O_RDONLY)  # about as many are open
+    except OSError:
+        return 0
+    os.close(lowest)
+    return (soft - soft // 8 - lowest) / 4
+
+
+FILES = SharedPlaces(_files_of_one)
+"""The connections to servers: whatever sandboxes open, this process can start further ones."""
+LOOKUPS = SharedPlaces(lambda taken: min(_LOOKUPS_OF_ONE, _LOOKUPS - taken))
+"""The lookups of names. One that was given up keeps its place until its thread ends."""
