@@ -118,7 +118,7 @@ def run_hostile(provider: str, seconds: int, _: int) -> bool:
     from tests.chaos.test_hostile import run
 
     found = run(provider, seconds)
-    sys.stdout.write(f"{provider}: {pformat(found)}\n")
+    sys.stdout.write(f"{provider}: {found}; wrong: {pformat(found.wrong)}\n")
     return not found.wrong
 
 
