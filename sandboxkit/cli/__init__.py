@@ -1,6 +1,7 @@
 """The `sandboxkit` command line: one module per verb, plus shared helpers."""
 
 import argparse
+import contextlib
 import errno
 import os
 import resource
@@ -44,7 +45,6 @@ __all__ = ["main"]
 
 USAGE, INFRASTRUCTURE = 2, 125
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-_FILES = 1 << 16
 
 _EPILOG = """\
 exit codes:
@@ -91,7 +91,11 @@ _VERBS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    _raise_file_limit()
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # as Go and Node do; a library leaves it to its program
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     args = build_parser().parse_args(argv)
     verb: Callable[[argparse.Namespace], int] = args.verb
     try:
@@ -128,14 +132,6 @@ def build_parser() -> argparse.ArgumentParser:
         module.add(verbs)
     _help.apply(parser)
     return parser
-
-
-def _raise_file_limit() -> None:
-    """Let this process open as many files as it may, as Go and Node do; a library must not, for callers of select(2)."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _report(error: Exception) -> int:

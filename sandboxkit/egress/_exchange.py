@@ -1,12 +1,13 @@
 """Copies data between a sandbox and a server, with limits on bytes and idle time."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import ByteStream
 
+from sandboxkit._work import leaf_of
 from sandboxkit.egress import _http
 from sandboxkit.egress._incoming import Incoming
 from sandboxkit.egress._refused import EgressRefusedError
@@ -174,7 +175,7 @@ async def _chunks(incoming: Incoming, up: Callable[[bytes], Awaitable[None]]) ->
 
 async def _both(
     first: Callable[[], Awaitable[None]],
-    second: Callable[[], Awaitable[None]],
+    second: Callable[[], Coroutine[Any, Any, None]],
     *,
     first_ends: bool,
 ) -> None:
@@ -182,19 +183,11 @@ async def _both(
 
     `first_ends`: cancel the second when the first ends.
     """
-    errors: list[Exception] = []
-
-    async def run(copy: Callable[[], Awaitable[None]], *, ends: bool) -> None:
-        try:
-            await copy()
-        except Exception as error:  # noqa: BLE001 - raised below, without the group around it
-            errors.append(error)
-            group.cancel_scope.cancel()
-        if ends:
-            group.cancel_scope.cancel()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(lambda: run(second, ends=False))
-        await run(first, ends=first_ends)
-    if errors:
-        raise errors[0]
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(second)
+            await first()
+            if first_ends:
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        raise leaf_of(errors) from errors

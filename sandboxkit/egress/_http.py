@@ -14,8 +14,6 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 _CHUNK = re.compile(rb"[0-9A-Fa-f]{1,15}")
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _UNSEEN = re.compile(r"[^ -~]")
-_REASON = 300
-"""How many characters of a reason are in the first line of a response."""
 _PATH = re.compile(r"/[!-\"$-~]*", re.ASCII)
 """A path with its query: visible characters, no fragment."""
 HOP_BY_HOP = frozenset(
@@ -209,13 +207,10 @@ def response(head: bytes, method: str) -> ResponseHead:
 
 
 def refusal(status: int, reason: str) -> bytes:
-    """Return the whole HTTP response to a refused request.
-
-    The first line gives the reason too, because pip, wget and Go show it of a response to CONNECT, and no body.
-    """
+    """Return the whole HTTP response to a refused request; pip, wget and Go show no more than its first line."""
     text = _UNSEEN.sub("?", f"sandboxkit: {reason}")
     headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(text) + 1))]
-    head = _written(f"HTTP/1.1 {status} {text[:_REASON]}", [*headers, ("Connection", "close")])
+    head = _written(f"HTTP/1.1 {status} {text[:300]}", [*headers, ("Connection", "close")])
     return head + f"{text}\n".encode("ascii")
 
 

@@ -50,8 +50,6 @@ class _ProxiedConnection:
     address: str = ""
     reason: str = ""
     allowed: bool = False
-    gone: bool = False
-    """Whether the program has closed it altogether, and waits for nothing any more."""
     responded: bool = False
     """Whether bytes were sent to the program, so that a refusal can only cut the connection."""
 
@@ -140,7 +138,9 @@ class _Phase:
         except EgressRefusedError as error:
             own.reason = error.reason
             if error.status == 403 and own.target.name:
-                self._note(f"{own.target.name}:{own.target.port}")
+                self._refused[f"{own.target.name}:{own.target.port}"] = time.monotonic()
+                for oldest in list(self._refused)[:-_REFUSED]:
+                    del self._refused[oldest]
             if not own.responded:
                 await _refuse(own.stream, error)
         except anyio.EndOfStream:
@@ -151,16 +151,8 @@ class _Phase:
             own.reason = f"the sandbox ended: {error}"
             raise
         except anyio.get_cancelled_exc_class():
-            own.reason = "the network was changed, or the sandbox stopped"
-            if own.gone:
-                own.reason = "the program closed the connection before it was answered"
+            own.reason = own.reason or "the network was changed, or the sandbox stopped"
             raise
-
-    def _note(self, server: str) -> None:
-        self._refused.pop(server, None)
-        self._refused[server] = time.monotonic()
-        if len(self._refused) > _REFUSED:
-            del self._refused[next(iter(self._refused))]
 
     async def _handle(self, own: _ProxiedConnection) -> None:
         egress = self._egress
@@ -288,15 +280,15 @@ class _Phase:
 
 
 async def _watch(own: _ProxiedConnection, scope: anyio.CancelScope) -> None:
-    """Cut a connection once its program has gone, unless it has sent something that is still to be forwarded."""
-    while not own.gone:
-        await anyio.sleep(_LOOK_SECONDS)
-        if own.incoming.watched:
-            try:
+    """Cut a connection once its program has closed it, unless something that it sent is still to be forwarded."""
+    try:
+        while True:
+            await anyio.sleep(_LOOK_SECONDS)
+            if own.incoming.watched:
                 await own.stream.send(b"")
-            except (*_BROKEN, SandboxError):
-                own.gone = True
-                scope.cancel()
+    except (*_BROKEN, SandboxError):
+        own.reason = own.reason or "the program closed the connection before it was answered"
+        scope.cancel()
 
 
 async def _refuse(stream: ByteStream, error: EgressRefusedError) -> None:

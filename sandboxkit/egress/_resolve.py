@@ -71,10 +71,7 @@ async def addresses(sandbox_id: str, egress: Egress, name: str, port: int) -> li
 
     Raises EgressRefusedError if there is none or too many, or if `egress` does not allow one of them.
     """
-    if name in egress.hosts:
-        found = [egress.hosts[name]]
-    else:
-        found = await _lookup(sandbox_id, name, port)
+    found = [egress.hosts[name]] if name in egress.hosts else await _lookup(sandbox_id, name, port)
     for text in found:
         address = ipaddress.ip_address(text)
         try:

@@ -4,7 +4,6 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable
-from math import inf
 
 import anyio
 
@@ -14,10 +13,10 @@ _LOOKUPS, _LOOKUPS_OF_ONE = 64, 8
 
 
 class SharedPlaces:
-    """A limited number of places. The more are taken, the fewer may one sandbox have.
+    """Places of which one sandbox may have fewer, the more are taken; one that has its share waits.
 
-    Such a dynamic threshold, which switches use for shared buffers, leaves places for a sandbox that has few. One
-    that has its share waits. Used on the background loop only.
+    Such a dynamic threshold, as switches use for shared buffers, leaves places for a sandbox that has few. Used
+    on the background loop only.
     """
 
     def __init__(self, most: Callable[[int], float]) -> None:
@@ -40,17 +39,15 @@ class SharedPlaces:
             del self._taken[sandbox_id]
 
 
-def _files_of_one(_: int) -> float:
-    """Return how many files one sandbox may have: a quarter of the free ones, an eighth of all kept for others."""
+def _files_of_one(taken: int) -> float:
+    """Return how many files one sandbox may have: a quarter of the free ones, without a reserve for starts."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return inf
     try:
         lowest = os.open(os.devnull, os.O_RDONLY)  # about as many are open
     except OSError:
         return 0
     os.close(lowest)
-    return (soft - soft // 8 - lowest) / 4
+    return min(soft * 7 // 8 - lowest, soft * 3 // 4 - taken) / 4
 
 
 FILES = SharedPlaces(_files_of_one)

@@ -117,9 +117,9 @@ def run_hostile(provider: str, seconds: int, _: int) -> bool:
     """Whether honest sandboxes worked beside hostile ones."""
     from tests.chaos.test_hostile import run
 
-    found = run(provider, seconds)
-    sys.stdout.write(f"{provider}: {found}; wrong: {pformat(found.wrong)}\n")
-    return not found.wrong
+    text, wrong = run(provider, seconds)
+    sys.stdout.write(f"{provider}: {text}; wrong: {pformat(wrong)}\n")
+    return not wrong
 
 
 if __name__ == "__main__":

@@ -62,6 +62,9 @@ class Origin:
     def __init__(self) -> None:
         self.port = 0
         self.requests: list[tuple[str, str, Mapping[str, str], bytes]] = []
+        self.hold = threading.Event()
+        """No request is answered before it is set."""
+        self.hold.set()
 
 
 @contextlib.contextmanager
@@ -72,6 +75,7 @@ def opened(tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
         def do_GET(self) -> None:
             body = self._body()
             origin.requests.append((self.command, self.path, dict(self.headers), body))
+            assert origin.hold.wait(DEADLINE)
             answer = b"origin:" + self.path.encode() + b":" + body
             self.send_response(200)
             self.send_header("Content-Length", str(len(answer)))

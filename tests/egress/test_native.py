@@ -38,11 +38,6 @@ def test_what_no_vendor_can_do_is_refused(options: dict[str, Any], named: str) -
     assert "secret" not in str(caught.value)
 
 
-def test_a_rule_without_native_is_no_network() -> None:
-    with pytest.raises(ConfigurationError, match=r"10\.1\.0\.0/16"):
-        Egress(allow=["10.1.0.0/16"])
-
-
 def test_a_provider_without_a_list_of_its_own_refuses_it() -> None:
     with (
         Session("local") as session,
