@@ -1,9 +1,8 @@
-"""`make chaos`: rounds of killed clients, faulted calls, a soak or hostile sandboxes, on the providers of this project.
+"""`make chaos`: rounds of killed clients, faulted calls or a soak, on the providers of this project.
 
 python -m tests.chaos rounds PROVIDER,... COUNT SEED
 python -m tests.chaos calls TARGET,... COUNT SEED
 python -m tests.chaos soak PROVIDER,... SECONDS SEED
-python -m tests.chaos hostile PROVIDER,... SECONDS SEED
 """
 
 import json
@@ -113,20 +112,9 @@ def run_soak(provider: str, seconds: int, seed: int) -> bool:
     return well
 
 
-def run_hostile(provider: str, seconds: int, _: int) -> bool:
-    """Whether honest sandboxes worked beside hostile ones."""
-    from tests.chaos.test_hostile import run
-
-    text, wrong = run(provider, seconds)
-    sys.stdout.write(f"{provider}: {text}; wrong: {pformat(wrong)}\n")
-    return not wrong
-
-
 if __name__ == "__main__":
     mode, who, many, first = sys.argv[1:]
-    action = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak, "hostile": run_hostile}[
-        mode
-    ]
+    action = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak}[mode]
     with tempfile.TemporaryDirectory() as state:
         os.environ["SANDBOXKIT_STATE_DIR"] = state
         went = [action(each, int(many), int(first)) for each in who.split(",")]

@@ -1,7 +1,11 @@
-"""Hostile sandboxes beside honest ones, which start, reach a server and stop with no error and little delay."""
+"""Greedy sandboxes beside honest ones, which start, reach a server and stop with no error and little delay.
+
+python -m tests.chaos.test_greedy PROVIDER,... SECONDS
+"""
 
 import socket
 import statistics
+import sys
 import threading
 import time
 import tomllib
@@ -16,14 +20,14 @@ from tests.chaos._census import census, growth
 from tests.docker_here import require_docker
 from tests.egress.conftest import PROGRAMS, opened
 
-HOSTILE: dict[str, str] = tomllib.loads(Path(__file__).with_name("hostile.toml").read_text())
+GREEDY: dict[str, str] = tomllib.loads(Path(__file__).with_name("greedy.toml").read_text())
 LIMITS: Any = {"memory_mb": 256, "pids": 64, "cpus": 0.2, "disk_mb": 64, "profile": "strict"}
 _SLOWER, _SLACK = 10.0, 3.0
 """An honest visit may take so many times as long as alone, and so many seconds more: they share the processors."""
 
 
 def run(provider: str, seconds: float) -> tuple[str, list[str]]:
-    """Let hostile sandboxes do what they can for so long; return how long honest visits took, and what was wrong."""
+    """Let greedy sandboxes do what they can for so long; return how long honest visits took, and what was wrong."""
     wrong, beside = list[str](), list[float]()
     gate, real = threading.Event(), socket.getaddrinfo
 
@@ -39,7 +43,7 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
         return time.monotonic() - began
 
     def attack(code: str) -> None:
-        with hostile.sandbox() as sandbox:
+        with greedy.sandbox() as sandbox:
             while not gate.is_set():
                 process = sandbox.exec(["python3", "-c", code.replace("SILENT", mute)], timeout=30)
                 while not process.done() and not gate.wait(0.2):
@@ -52,14 +56,16 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
         web, mute = f"web.test:{quick.port}", f"web.test:{silent.getsockname()[1]}"
         hosts = {"web.test": "127.0.0.1"}
         network = Egress([web, mute, "*.slow.test"], private=["127.0.0.1"], hosts=hosts)
+        with Session(provider, network=network, **LIMITS) as first:
+            first.run(["true"]).result(120)
+        before = census()
         with (
             mock.patch("socket.getaddrinfo", slow),
             Session(provider, network=network) as honest,
-            Session(provider, network=network, **LIMITS) as hostile,
+            Session(provider, network=network, **LIMITS) as greedy,
         ):
-            hostile.run(["true"]).result(120)
-            alone, before = max([visit() for _ in range(4)][1:]), census()
-            threads = [threading.Thread(target=attack, args=[code]) for code in HOSTILE.values()]
+            alone = max([visit() for _ in range(4)][1:])
+            threads = [threading.Thread(target=attack, args=[code]) for code in GREEDY.values()]
             for each in threads:
                 each.start()
             end = time.monotonic() + seconds
@@ -72,7 +78,7 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
             gate.set()
             for each in threads:
                 each.join()
-            wrong += [f"left: {what}" for what in growth(before)]
+        wrong += [f"left: {what} ({n} more)" for what, n in growth(before).items()]
     usual = statistics.median(beside or [0])
     longest = max(beside, default=0)
     text = (
@@ -88,8 +94,16 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
         *[pytest.param(each, 60, marks=pytest.mark.nightly) for each in ("local", "docker")],
     ],
 )
-def test_honest_sandboxes_work_beside_hostile_ones(provider: str, seconds: float) -> None:
+def test_honest_sandboxes_work_beside_greedy_ones(provider: str, seconds: float) -> None:
     if provider == "docker":
         require_docker()
     text, wrong = run(provider, seconds)
     assert wrong == [], text
+
+
+if __name__ == "__main__":
+    found = {name: run(name, float(sys.argv[2])) for name in sys.argv[1].split(",")}
+    sys.stdout.writelines(
+        f"{name}: {text}; wrong: {wrong}\n" for name, (text, wrong) in found.items()
+    )
+    sys.exit(any(wrong for _, wrong in found.values()))
