@@ -79,7 +79,7 @@ func (b *sandbox) connectPort(s *stream, port uint16) error {
 	if err != nil {
 		return fmt.Errorf("port %d: %w", port, err)
 	}
-	return carry(s, c, port)
+	return carry(s, c, port, func(*net.TCPConn) bool { return true })
 }
 
 // dial connects to 127.0.0.1, or to ::1 if nothing listens there. If neither can be reached it returns
@@ -206,7 +206,7 @@ func acceptPort(s *stream, port uint16) error {
 	select {
 	case c := <-t.accepted:
 		defer func() { <-connections }()
-		return carry(s, c, port)
+		return carry(s, c, port, isHeld)
 	case <-s.stopped:
 		return errCancelled
 	case <-t.closed:
@@ -219,9 +219,9 @@ func (s *stream) opened(port uint16) error {
 	return s.conn.write(seal(binary.BigEndian.AppendUint16(newFrame(2), port), kOpened, s.id))
 }
 
-// carry joins a connection to its stream until both directions have ended. It closes the connection.
-// A killed call resets it.
-func carry(s *stream, c *net.TCPConn, port uint16) error {
+// carry joins a connection to its stream until both directions have ended, or the program has ended its own
+// and is not there any more. It closes the connection. A killed call resets it.
+func carry(s *stream, c *net.TCPConn, port uint16, there func(*net.TCPConn) bool) error {
 	defer c.Close()
 	release := s.whenStopped(func() { abort(c) })
 	defer release()
@@ -244,8 +244,8 @@ func carry(s *stream, c *net.TCPConn, port uint16) error {
 				abort(c)
 			}
 			return err
-		case <-time.After(time.Second): // the program may have ended its own direction only, and wait
-			if !isHeld(c) {
+		case <-time.After(time.Second):
+			if !there(c) {
 				err = fmt.Errorf("the program has closed the connection: %w", syscall.ECONNRESET)
 			}
 		}
