@@ -3,7 +3,8 @@
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -21,22 +22,31 @@ class SharedPlaces:
 
     def __init__(self, most: Callable[[int], float]) -> None:
         """`most` returns how many places one sandbox may have while so many are taken in all."""
-        self._most, self._taken = most, Counter[str]()
+        self._most, self._taken = most, Counter[object]()
         os.register_at_fork(after_in_child=self._taken.clear)
 
-    async def take(self, sandbox_id: str) -> None:
+    async def take(self, sandbox: object) -> None:
         """Take a place for a sandbox, and wait while it has its share."""
         pause = _FIRST_PAUSE
-        while self._taken[sandbox_id] >= self._most(self._taken.total()):
+        while self._taken[sandbox] >= self._most(self._taken.total()):
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._taken[sandbox_id] += 1
+        self._taken[sandbox] += 1
 
-    def give_back(self, sandbox_id: str) -> None:
+    def give_back(self, sandbox: object) -> None:
         """Give back a place that a sandbox has taken."""
-        self._taken[sandbox_id] -= 1
-        if not self._taken[sandbox_id]:
-            del self._taken[sandbox_id]
+        self._taken[sandbox] -= 1
+        if not self._taken[sandbox]:
+            del self._taken[sandbox]
+
+    @asynccontextmanager
+    async def place(self, sandbox: object) -> AsyncIterator[None]:
+        """Have a place in the `async with` block."""
+        await self.take(sandbox)
+        try:
+            yield
+        finally:
+            self.give_back(sandbox)
 
 
 def _files_of_one(taken: int) -> float:
@@ -51,6 +61,6 @@ def _files_of_one(taken: int) -> float:
 
 
 FILES = SharedPlaces(_files_of_one)
-"""The connections to servers: whatever sandboxes open, this process can start further ones."""
+"""The connections to servers, of `Egress` and of `Sandbox.serve`: whatever sandboxes open, this process can start further ones."""
 LOOKUPS = SharedPlaces(lambda taken: min(_LOOKUPS_OF_ONE, _LOOKUPS - taken))
 """The lookups of names. One that was given up keeps its place until its thread ends."""

@@ -12,6 +12,7 @@ from anyio.abc import ByteStream, TaskGroup
 from sandboxkit import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
+from sandboxkit.egress._shares import FILES
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
 from sandboxkit.provider import PortListener, Provider
 from sandboxkit.tunnels import _pump
@@ -54,12 +55,12 @@ class Address(NamedTuple):
     async def carry(self, stream: ByteStream) -> None:
         """Connect to the server, and copy data between it and the sandbox's connection."""
         try:
-            reader, writer = await asyncio.open_connection(self.host, self.port)
-        except BaseException:
+            async with FILES.place(id(self)):
+                reader, writer = await asyncio.open_connection(self.host, self.port)
+                _pump.guard(writer)
+                await _pump.join(stream, reader, writer)
+        finally:
             await stream.aclose()
-            raise
-        _pump.guard(writer)
-        await _pump.join(stream, reader, writer)
 
 
 class HandlerRunner:
@@ -104,8 +105,7 @@ def _carrier(to: str | Handler) -> Address | HandlerRunner:
     host, _, port = to.rpartition(":")
     if not host or not port.isdecimal():
         _arguments.refuse("to", to, "an address such as '127.0.0.1:9000', or an async function")
-    number = _arguments.port("to", int(port))
-    return Address(host.removeprefix("[").removesuffix("]"), number)
+    return Address(host.removeprefix("[").removesuffix("]"), _arguments.port("to", int(port)))
 
 
 def serve(life: Lifecycle, port: int, to: str | Handler) -> Operation[Served]:

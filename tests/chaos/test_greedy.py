@@ -87,17 +87,12 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
     return text, wrong
 
 
-@pytest.mark.parametrize(
-    ("provider", "seconds"),
-    [
-        ("local", 1),
-        *[pytest.param(each, 60, marks=pytest.mark.nightly) for each in ("local", "docker")],
-    ],
-)
-def test_honest_sandboxes_work_beside_greedy_ones(provider: str, seconds: float) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("provider", ["local", "docker"])
+def test_honest_sandboxes_work_beside_greedy_ones(provider: str) -> None:
     if provider == "docker":
         require_docker()
-    text, wrong = run(provider, seconds)
+    text, wrong = run(provider, 60)
     assert wrong == [], text
 
 
