@@ -1,5 +1,6 @@
 """What one sandbox takes: no program, however it behaves, keeps files, threads or connections from the others."""
 
+import contextlib
 import os
 import resource
 import socket
@@ -55,9 +56,10 @@ def test_a_sandbox_that_wants_every_file_leaves_some_to_others_and_to_starts(wor
                 assert out(other, PROGRAMS["get"], world.url) == "origin:/:"
                 assert session.run(["echo", "works"]).result(DEADLINE).stdout == "works\n"
                 server.settimeout(0)
-                with pytest.raises(BlockingIOError):
+                with contextlib.suppress(BlockingIOError):
                     while len(taken) < 50:
                         taken.append(server.accept()[0])
+                assert len(taken) < 50
                 server.settimeout(DEADLINE)
                 for number in range(100):  # the others wait for their turn
                     taken += [server.accept()[0]] if number >= len(taken) else []
