@@ -7,7 +7,6 @@ its owner was a process of this machine that is gone, and its lifetime has passe
 that sandbox ends with its lifetime, or by `sandboxkit cleanup`. It also deletes expired snapshots.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -50,15 +49,14 @@ async def sweep_snapshots(
     Snapshots in use are kept. Every deletion is attempted; other failures are raised together as one
     ExceptionGroup.
     """
-    now, chosen = time.time(), []
-    async for info in provider.list_snapshots(tags or {}):
-        expired = info.expires_at is not None and info.expires_at.timestamp() <= now
-        young = older_than is not None and now - info.created_at.timestamp() < older_than
-        if not young and (tags or older_than is not None or expired):
-            chosen.append(info)
-    if dry_run:
-        return chosen
-    return await _deleted(chosen, provider.delete_snapshot, "snapshots", SnapshotInUseError)
+    chosen = [
+        info
+        async for info in provider.list_snapshots(tags or {})
+        if not (older_than and _owners.age(info) < older_than)
+        and (tags or older_than is not None or _owners.is_expired(info))
+    ]
+    delete = None if dry_run else provider.delete_snapshot
+    return await _deleted(chosen, delete, "snapshots", SnapshotInUseError)
 
 
 async def sweep(
@@ -79,22 +77,25 @@ async def sweep(
     """
     chosen: list[SandboxInfo] = []
     async for info in provider.list(tags or {}):
-        young = older_than is not None and _owners.age(info) < older_than
         stray = (expired and _owners.is_expired(info)) or (orphans and _owners.is_orphan(info))
+        young = older_than and _owners.age(info) < older_than
         if not young and (stray or not (expired or orphans)):
             chosen.append(info)
-    if dry_run:
-        return chosen
-    return await _deleted(chosen, provider.delete, "sandboxes")
+    return await _deleted(chosen, None if dry_run else provider.delete, "sandboxes")
 
 
 async def _deleted(
     chosen: list[InfoT],
-    delete: Callable[[str], Awaitable[None]],
+    delete: Callable[[str], Awaitable[None]] | None,
     what: str,
     kept: type[SandboxError] | tuple[()] = (),
 ) -> list[InfoT]:
-    """Delete all `chosen`, except those for which `kept` is raised; raise all failures together."""
+    """Delete all `chosen`, except those for which `kept` is raised; raise all failures together.
+
+    Without `delete`, return all.
+    """
+    if delete is None:
+        return chosen
     deleted: list[InfoT] = []
     errors: list[Exception] = []
     for info in chosen:

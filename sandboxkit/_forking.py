@@ -8,7 +8,7 @@ from typing import TypeVar, get_args
 
 import anyio
 
-from sandboxkit import _arguments, _tags
+from sandboxkit import _arguments, _owners, _tags
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit._snapshot import Snapshot
@@ -29,7 +29,7 @@ def take(
     provider = life.provider
     _arguments.positive("ttl", ttl, unit="seconds")
     name = None if name is None else _arguments.text("name", name)
-    own = {**_tags.public(life.spec.tags), **_tags.parse(tags)}
+    own = {**_marked(life.spec), **_tags.parse(tags)}
     _arguments.one_of("kind", kind, get_args(SnapshotKind))
     _refuse_reset(life.spec)
     provider.check_snapshot(life.spec, kind)
@@ -68,7 +68,7 @@ def fork(
     lost = contextlib.ExitStack()  # stops them if they start just as the operation is cancelled
 
     async def run(sandbox_id: str) -> list[S | SandboxError]:
-        own = _tags.public(life.spec.tags)
+        own = _marked(life.spec)
         async with life.clock.one:
             info = await life.provider.take_snapshot(
                 sandbox_id, kind="files", name=None, tags=own, expires=time.time() + TTL
@@ -104,6 +104,10 @@ def fork(
         return results
 
     return Operation(life.call(run), lost=lost.close, of=life)
+
+
+def _marked(spec: SandboxSpec) -> dict[str, str]:
+    return {**_tags.public(spec.tags), _tags.BIRTH: _owners.birth()}
 
 
 def _refuse_reset(spec: SandboxSpec) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio.lowlevel
 
@@ -29,12 +29,15 @@ from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, Network, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
+    from sandboxkit._pool import Pool
     from sandboxkit.egress import Egress
     from sandboxkit.egress._control import NetworkControl
     from sandboxkit.ledger._meter import SandboxMeter
 
 T = TypeVar("T")
 
+_STOP = "sandboxkit stops a sandbox of "
+"""The beginning of the name of a task that stops a sandbox; the snapshot from which it started follows."""
 _CALLS_SECONDS = 5.0
 """How long (s) a reset waits for calls in flight."""
 
@@ -43,18 +46,11 @@ async def _drop(stream: StreamName, data: bytes) -> None:
     """Ignore a piece of output."""
 
 
-class PoolInterface(Protocol):
-    """The interface of a pool that `Lifecycle` uses."""
-
-    async def take(self, life: "Lifecycle") -> "Lifecycle | Release":
-        """Take a ready sandbox out of the pool, or wait for room to create one."""
-        ...
-
-    async def give_back(self, life: "Lifecycle") -> bool:
-        """Take back the sandbox of a lifecycle that ends; return False if it must be deleted instead."""
-
-    def left(self, life: "Lifecycle") -> None:
-        """Record that a sandbox has ended and no longer counts towards the caps."""
+async def stops_of(snapshot: str) -> None:
+    """Wait for the stops in progress of sandboxes that started from a snapshot, however they end."""
+    name = f"{_STOP}{snapshot}"
+    if stops := [task for task in asyncio.all_tasks() if task.get_name() == name]:
+        await asyncio.wait(stops)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +60,7 @@ class SessionContext:
     counted: bool = True
     """Whether the sandboxes count towards the session's caps."""
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
-    pool: "PoolInterface | None" = None
+    pool: "Pool | None" = None
     """Grants room. None for sandboxes that another process made: they need no room."""
     attached: set[Work] = field(default_factory=set)
     """Background work that ends when the session is closed, even if its sandbox lives on."""
@@ -334,7 +330,7 @@ class Lifecycle:
             self._cancel_attached()
             if self._start is not None:
                 self._start.cancel()
-            self._stopping = asyncio.create_task(self._end())
+            self._stopping = asyncio.create_task(self._end(), name=f"{_STOP}{self.spec.snapshot}")
             self._stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._stopping
 

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
 
@@ -20,6 +20,9 @@ from sandboxkit import _arguments, _loop
 from sandboxkit._threads import no_thread
 from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SandboxError
+
+if TYPE_CHECKING:
+    from sandboxkit._lifecycle import Lifecycle
 
 T = TypeVar("T")
 # Any: wait() and as_completed() keep the caller's own Operation type, whatever it results in.
@@ -33,17 +36,6 @@ _REMEDY = (
 )
 INTERRUPTED_SECONDS = 5.0
 """How long (s) an interrupted caller waits at most for its work to be undone."""
-
-
-class SandboxReference(Protocol):
-    """The interface of a sandbox that operations use."""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the sandbox's `stop()` was called."""
-
-    def describe(self) -> str:
-        """Return the sandbox's state, its time in that state, and the source line that made it."""
 
 
 class Operation(concurrent.futures.Future[T], Displayable):
@@ -67,7 +59,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
         coro: Coroutine[Any, Any, T],
         *,
         lost: Callable[[], None] | None = None,
-        of: SandboxReference | None = None,
+        of: "Lifecycle | None" = None,
     ) -> None:
         """`lost` is called if the work succeeds just as the operation is cancelled, so nobody gets its
         result. `of` is the sandbox that the operation uses: `repr` describes it while the operation is

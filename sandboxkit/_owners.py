@@ -1,11 +1,12 @@
-"""Owners: which process owns a sandbox, whether that process is alive, and the sandbox's age.
+"""Owners and ages: which process owns a sandbox, whether it is alive, and how old sandboxes and snapshots are.
 
 Two tags are stored with each sandbox. The owner tag holds the machine's boot id, and the owner's
 pid namespace, pid and start time. Only a process of the same boot and namespace can see that the
-owner is gone; all others assume that it is alive. The birth tag holds the boot id, the time since
-boot and the wall-clock time. On the same boot, the age is the smaller of the two clocks' values: a
-wall clock that jumps forward makes no sandbox older, and one that jumps back only makes it look
-younger, which deletes nothing. On another machine, or after a reboot, only the wall clock counts.
+owner is gone; all others assume that it is alive. The birth tag, which snapshots have as well, holds
+the boot id, the time since boot and the wall-clock time. On the same boot, the age is the smaller of the
+two clocks' values: a wall clock that jumps forward makes nothing older, and one that jumps back only
+makes it look younger, which deletes nothing. On another machine, or after a reboot, only the wall clock
+counts.
 """
 
 import functools
@@ -14,7 +15,10 @@ import socket
 import time
 
 from sandboxkit import _tags
-from sandboxkit.types import SandboxInfo
+from sandboxkit.types import SandboxInfo, SnapshotInfo
+
+_ROUNDED = 2.0
+"""By how much (s) the two clocks differ without a jump: birth tags hold whole seconds."""
 
 
 def owner() -> str:
@@ -44,27 +48,28 @@ def is_gone(owner: str) -> bool:
     return found != started and (found is not None or not _alive(int(pid)))
 
 
-def is_expired(info: SandboxInfo) -> bool:
-    """Return whether the sandbox's lifetime has passed; renewals count if the backend reports them."""
+def is_expired(info: SandboxInfo | SnapshotInfo, *, soon: float = 0.0) -> bool:
+    """Return whether the lifetime has passed, or will in `soon` s; renewals count if the backend reports them."""
     if info.expires_at is not None:
-        return info.expires_at.timestamp() <= _now(info)
+        return info.expires_at.timestamp() <= _now(info) + soon
     expires = info.tags.get(_tags.EXPIRES)
-    return expires is not None and float(expires) <= _now(info)
+    return expires is not None and float(expires) <= _now(info) + soon
 
 
-def age(info: SandboxInfo) -> float:
-    """Return the sandbox's age in seconds; 0 if its creation time is unknown."""
+def age(info: SandboxInfo | SnapshotInfo) -> float:
+    """Return the age in seconds; 0 if the creation time is unknown."""
     return 0.0 if info.created_at is None else _now(info) - info.created_at.timestamp()
 
 
-def _now(info: SandboxInfo) -> float:
-    """Return the wall-clock time, corrected if the clock jumped forward since the sandbox's birth."""
+def _now(info: SandboxInfo | SnapshotInfo) -> float:
+    """Return the wall-clock time, corrected if the clock jumped forward since the birth."""
     since_boot, wall = _clocks()
     boot, _, clocks = info.tags.get(_tags.BIRTH, "").partition(".")
     born, _, born_wall = clocks.partition(".")
     if boot != _boot() or not (born.isdecimal() and born_wall.isdecimal()):
         return wall
-    return min(wall, int(born_wall) + since_boot - int(born))
+    counted = int(born_wall) + since_boot - int(born)
+    return counted if wall > counted + _ROUNDED else wall
 
 
 def _clocks() -> tuple[float, float]:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 
@@ -30,6 +31,8 @@ _REASONS: dict[type[Exception], str] = {
     SandboxNotCleanError: "not clean",
     SandboxNotFoundError: "dead",
 }
+pools: "weakref.WeakSet[Pool]" = weakref.WeakSet()
+"""The pools of this process's sessions."""
 _CLOSE_SECONDS = 10.0
 _RECENT = 20
 
@@ -73,6 +76,7 @@ class Pool:
         self._poll: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
         self._closed = False
+        pools.add(self)
         self._counts: Counter[str] = Counter()
         self._thrown: Counter[str] = Counter()
         self._recent: tuple[str, ...] = ()
@@ -163,6 +167,17 @@ class Pool:
             await self._moved.wait()
             if bucket.error is not None:
                 raise bucket.error
+
+    def forget(self, snapshot: str) -> None:
+        """Stop the pooled sandboxes that started from a snapshot, which is to be deleted.
+
+        Those of the session's own spec stay: the session uses the snapshot.
+        """
+        for bucket in self._state.all():
+            if bucket.spec.snapshot == snapshot and bucket is not self._state.own:
+                bucket.target = 0
+                for life in (*bucket.ready, *bucket.coming):
+                    self._evict(bucket, life, "its snapshot is deleted")
 
     def close(self) -> None:
         """Stop creating and taking back sandboxes; the session stops those that exist."""

@@ -98,16 +98,13 @@ class Reconciler:
         suspects, self._suspects = self._suspects & self._context.lives, set()
         now = time.monotonic()
         pause = _LIST_SECONDS_BUSY if self._context.moved > self._listed else _LIST_SECONDS
-        if now > self._listed + pause and self._room_is_wanted():
+        queued = any(life.state is State.QUEUED for life in self._context.lives)
+        if now > self._listed + pause and (queued or self._limiter.wanted()):
             suspects |= await self._unlisted()
             self._listed = now
         for life in suspects:
             if life.state is State.RUNNING and await self._is_gone(life):
                 life.ended()
-
-    def _room_is_wanted(self) -> bool:
-        queued = any(life.state is State.QUEUED for life in self._context.lives)
-        return queued or self._limiter.wanted()
 
     async def _unlisted(self) -> set[Lifecycle]:
         """Return the lifecycles of running sandboxes that the backend does not list; none if it fails."""

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from sandboxkit import _ambient, _arguments, _tags
+from sandboxkit._lifecycle import stops_of
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
+from sandboxkit._pool import pools
 from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SnapshotNotFoundError
 from sandboxkit.provider import Provider
@@ -60,7 +62,7 @@ class Snapshot(Displayable):
     @property
     def tags(self) -> dict[str, str]:
         """The tags of its sandbox and those given to `snapshot()`."""
-        return dict(self.info.tags)
+        return _tags.public(self.info.tags)
 
     @staticmethod
     def list(
@@ -94,9 +96,17 @@ class Snapshot(Displayable):
     def delete(self) -> Operation[None]:
         """Remove the snapshot. Idempotent. Raises SnapshotInUseError while a sandbox runs from it.
 
-        Snapshots of sandboxes that started from it stay usable.
+        Snapshots of sandboxes that started from it stay usable. Sandboxes of this process that are being
+        stopped are waited for, and those that a pool keeps for later starts are stopped.
         """
-        return Operation(self._provider.delete_snapshot(self.id))
+
+        async def run() -> None:
+            for pool in tuple(pools):
+                pool.forget(self.id)
+            await stops_of(self.id)
+            await self._provider.delete_snapshot(self.id)
+
+        return Operation(run())
 
 
 async def listed(provider: Provider, tags: Mapping[str, str]) -> Sequence[SnapshotInfo]:

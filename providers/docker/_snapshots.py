@@ -47,6 +47,8 @@ _RECORD = re.compile("sandboxkit-snapshot-([0-9a-f]{16})")
 _STALE = 900.0
 """Seconds after which a record without an image is of a process that was killed."""
 _ID = re.compile(r"snapshot-([0-9a-f]{16})")
+_MARK = re.compile(rb'"Path":("(?:[^"\\]|\\.)*/\.wh\.(?:[^"\\]|\\.)*")')
+"""A changed file that a layer would have as the mark of a deletion, in the daemon's answer."""
 
 
 class DockerSnapshots(Provider):
@@ -109,7 +111,9 @@ class DockerSnapshots(Provider):
                     api, sandbox_id, about["base"], about["folders"], volume, image
                 )
             else:
+                _refuse_marks(api, sandbox_id)
                 api.commit(sandbox_id, pause=True, **image)
+                _refuse_marks(api, sandbox_id)  # it ran on until the commit
 
         try:
             await self._daemon.call(
@@ -247,6 +251,21 @@ def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]
     }
     about["gvisor"] = SOCKET_FOLDER in (container["HostConfig"].get("Tmpfs") or {})
     return list(labels), about
+
+
+def _refuse_marks(api: Any, sandbox_id: str) -> None:
+    """Raise ConfigurationError for a file whose name means in a layer that other files are deleted."""
+    url, held = api._url("/containers/{0}/changes", sandbox_id), b""
+    with api._get(url, stream=True) as response:  # of a million files, of which none is held
+        api._raise_for_status(response)
+        for piece in response.iter_content(1 << 16):
+            held = held[max(held.rfind(b'"Path":'), 0) :] + piece
+            if found := _MARK.search(held):
+                raise ConfigurationError(
+                    f"sandbox {sandbox_id!r} cannot be kept: {json.loads(found[1])!r} would be lost, and other files "
+                    "with it, because .wh. marks deletions in the layers of images; rename it, archive it with tar, "
+                    "or use provider='local'"
+                )
 
 
 def _listed(api: Any) -> list[tuple[str, dict[str, Any], int]]:

@@ -1,13 +1,15 @@
-"""Copies the files of a sandbox, without following a link of the sandbox or trusting its names."""
+"""Copies the files of a sandbox, without following a link of the sandbox or trusting its names.
 
+It may run in an interpreter of its own (see `_copier`), whose start is short because it imports nothing else.
+"""
+
+import marshal
 import os
+import select
 import stat
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from sandboxkit.errors import ConfigurationError
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 _DEPTH = 200
 """Folders within folders; each takes three open files while it is copied."""
@@ -16,7 +18,10 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-@dataclass(slots=True)
+class NotKeptError(Exception):
+    """The sandbox has something that cannot be copied; the message has the remedy."""
+
+
 class TreeCopy:
     """A copy of folders with modes, owners, times, `user.` attributes, hard links and holes.
 
@@ -25,30 +30,40 @@ class TreeCopy:
     lead the copy elsewhere.
     """
 
-    target: int
-    """A descriptor of the folder to copy to."""
-    state: Path
-    """The state folder, in which it lies."""
-    skipped: Collection[str]
-    """Absolute paths that are left out."""
-    folders: Collection[str]
-    """Absolute paths that are left out unless they are folders."""
-    owner: tuple[int, int] | None
-    """Uid and gid of the copies; None leaves them to this process."""
-    between: Callable[[], object]
-    """Called before each entry; it raises to end the copy."""
-    below: Path | None = None
-    """The root of an image. What it has as well is left out, and what it alone has is marked as deleted."""
-    bytes: int = 0
-    """The bytes of disk that the copy takes, in whole blocks."""
-    inodes: int = 0
-    """The files, folders and links that the copy has."""
-    _links: dict[tuple[int, int], str] = field(default_factory=dict)
+    def __init__(
+        self,
+        target: int,
+        state: str,
+        skipped: Collection[str],
+        folders: Collection[str],
+        owner: tuple[int, int] | None,
+        between: Callable[[], object],
+        below: str | None,
+    ) -> None:
+        self.target = target
+        """A descriptor of the folder to copy to."""
+        self.state = state
+        """The state folder, in which it lies."""
+        self.skipped = skipped
+        """Absolute paths that are left out."""
+        self.folders = folders
+        """Absolute paths that are left out unless they are folders."""
+        self.owner = owner
+        """Uid and gid of the copies; None leaves them to this process."""
+        self.between = between
+        """Called before each entry, and in large files; it raises to end the copy."""
+        self.below = below
+        """The root of an image. What it has as well is left out, and what it alone has is marked as deleted."""
+        self.bytes = 0
+        """The bytes of disk that the copy takes, in whole blocks."""
+        self.inodes = 0
+        """The files, folders and links that the copy has."""
+        self._links: dict[tuple[int, int], str] = {}
 
     def add(self, source: int, path: str) -> None:
         """Copy the content of the folder `source` to `path`, whose parents exist in the target.
 
-        Raises OSError, and ConfigurationError for what cannot be copied.
+        Raises OSError, and NotKeptError for what cannot be copied.
         """
         relative = path.strip("/")
         with ExitStack() as stack:
@@ -90,7 +105,7 @@ class TreeCopy:
                             self._mark_deleted(name, to)
                     continue
                 if len(pending) == _DEPTH:
-                    raise ConfigurationError(
+                    raise NotKeptError(
                         f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep"
                     )
                 with ExitStack() as opened:
@@ -110,7 +125,7 @@ class TreeCopy:
                     names = self._entries(inner, copied, under)
                     pending.append((inner, copied, each, names, under, opened.pop_all()))
         except PermissionError as error:
-            raise ConfigurationError(
+            raise NotKeptError(
                 f"a snapshot needs {each!r}, which cannot be read or copied: {error.strerror}; make it readable, "
                 "in the image if it is the image's"
             ) from error
@@ -133,8 +148,8 @@ class TreeCopy:
         try:
             os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
         except PermissionError as error:
-            raise ConfigurationError(
-                f"the state folder {str(self.state)!r} cannot record that a sandbox has deleted files of its image, "
+            raise NotKeptError(
+                f"the state folder {self.state!r} cannot record that a sandbox has deleted files of its image, "
                 "for example because it lies on an overlay, as a container's own files do: set "
                 "SANDBOXKIT_STATE_DIR to a folder on a volume"
             ) from error
@@ -196,6 +211,7 @@ class TreeCopy:
                 os.lseek(write, at, os.SEEK_SET)
                 while at < end and (sent := os.sendfile(write, read, at, min(end - at, _CHUNK))):
                     at += sent
+                    self.between()
                 if at < end:
                     break  # the file has become shorter
             os.ftruncate(write, found.st_size)
@@ -265,3 +281,59 @@ def _folder(name: str, parent: int) -> int | None:
         return os.open(name, _FOLDER, dir_fd=parent)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
+
+
+def serve(frozen: Callable[[int, Callable[[], object]], AbstractContextManager[None]]) -> None:
+    """Copy what a request on stdin, a socket, asks for, and write the answer to it; end once its owner is gone."""
+    request, owner = marshal.load(sys.stdin.buffer), select.poll()
+    owner.register(0, select.POLLIN)
+
+    def between() -> None:
+        if owner.poll(0):
+            raise SystemExit
+
+    answer: tuple[object, ...]
+    try:
+        with frozen(request["init"], between):
+            answer = ("copied", *copied(between=between, **request))
+    except NotKeptError as error:
+        answer = ("refused", str(error))
+    except TimeoutError as error:
+        answer = ("late", str(error))
+    except OSError as error:
+        answer = ("failed", error.errno, error.strerror, error.filename)
+    os.write(0, marshal.dumps(answer))
+
+
+def copied(
+    init: int,
+    places: Sequence[str],
+    root: str,
+    state: str,
+    skipped: Collection[str],
+    folders: Collection[str],
+    owner: tuple[int, int] | None,
+    below: str | None,
+    between: Callable[[], object],
+) -> tuple[int, int]:
+    """Copy folders of a stopped sandbox to below `root`; return the bytes and inodes of the copy."""
+    with ExitStack() as stack:
+        to = os.open(root, _FOLDER)
+        stack.callback(os.close, to)
+        copy = TreeCopy(to, state, skipped, folders, owner, between, below)
+        for path in places:
+            source = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                parts = path.strip("/").split("/")
+                for part in parts:
+                    inner = os.open(part or ".", _FOLDER, dir_fd=source)
+                    os.close(source)
+                    source = inner
+                for count in range(1, len(parts)):
+                    with suppress(FileExistsError):
+                        os.mkdir(parent := "/".join((root, *parts[:count])))
+                        os.chmod(parent, 0o755)  # whatever the umask is
+                copy.add(source, path)
+            finally:
+                os.close(source)
+        return copy.bytes, copy.inodes

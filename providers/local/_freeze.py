@@ -1,13 +1,13 @@
-"""Stops all programs of a sandbox, except its agent, for as long as its files are read."""
+"""Stops all programs of a sandbox, except its agent, for as long as its files are read.
+
+It may run in an interpreter that imports nothing else (see `_copier`).
+"""
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-
-from sandboxkit.errors import ProviderUnavailableError
 
 _PATIENCE = 30.0
 """How long (s) the processes may take to stop: each needs the processor for that, which others may hold."""
@@ -16,52 +16,56 @@ _SHORTEST, _LONGEST = 0.0005, 0.005
 _BLOCKED = 0.1
 """How long (s) to wait for processes that are blocked in the kernel. A parent in vfork is, until its child,
 which may be stopped, executes another program; it stops before it runs again."""
-_CONTINUE = 'all=""; while read -r pid; do all="$all $pid"; done; kill -CONT $all 2>/dev/null'
+_CONTINUE = 'while read -r pid && [ "$pid" ]; do all="$all $pid"; done; kill -CONT $all 2>/dev/null'
 
 
 @contextmanager
-def frozen(init: int) -> Iterator[None]:
+def frozen(init: int, between: Callable[[], object]) -> Iterator[None]:
     """Stop every process in the pid namespace of the process `init`, except `init`; continue them at the end.
 
     The agent's reapers, one above each command, run on as it does: they touch no file, and it continues them.
     A process that cannot stop because the kernel blocks it runs no instruction either. A helper continues
-    them if this process dies meanwhile. Raises ProviderUnavailableError if one does not stop within 30 s.
+    them if this process dies meanwhile. `between` is called before each process; it raises to give up. Raises
+    TimeoutError if a process does not stop within 30 s.
     """
     namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     stopped: set[int] = set()
-    with subprocess.Popen(
-        ["/bin/sh", "-c", _CONTINUE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as helper:
-        assert helper.stdin is not None
+    read, helper = os.pipe()
+    sink = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_WRONLY, 0) for number in (1, 2)]
+    actions = [(os.POSIX_SPAWN_DUP2, read, 0), *sink]
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", _CONTINUE], {}, file_actions=actions)
+    os.close(read)
+    try:
         end, delay = time.monotonic() + _PATIENCE, _SHORTEST
-        while states := {pid: _state_of(pid, pid in stopped) for pid in _members(namespace, init)}:
+        while states := {
+            each: _state_of(each, each in stopped) for each in _members(namespace, init, between)
+        }:
             running = [pid for pid, state in states.items() if state == "runs"]
             late = time.monotonic() > end - _PATIENCE + _BLOCKED
             if not running and (late or "blocked" not in states.values()):
                 break
             if time.monotonic() > end:
-                raise ProviderUnavailableError(
-                    f"process {running[0]} of the sandbox does not stop; try again"
-                )
-            for pid in running:
-                if pid not in stopped:
-                    stopped.add(pid)
-                    helper.stdin.write(b"%d\n" % pid)
-                    helper.stdin.flush()
+                raise TimeoutError(f"process {running[0]} of the sandbox does not stop; try again")
+            for each in running:
+                if each not in stopped:
+                    stopped.add(each)
+                    os.write(helper, b"%d\n" % each)
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
+                    os.kill(each, signal.SIGSTOP)
             time.sleep(delay)
             delay = min(2 * delay, _LONGEST)
         yield
+    finally:
+        with suppress(ChildProcessError, BrokenPipeError):  # its end is ignored, or it was killed
+            os.write(helper, b"\n")  # a fork of this process may hold the pipe open
+            os.waitpid(pid, 0)
+        os.close(helper)
 
 
-def _members(namespace: int, init: int) -> Iterator[int]:
+def _members(namespace: int, init: int, between: Callable[[], object]) -> Iterator[int]:
     program = _program(init)
     for entry in os.listdir("/proc"):
+        between()
         if entry.isdigit() and int(entry) != init:
             with suppress(OSError):
                 if os.stat(f"/proc/{entry}/ns/pid").st_ino != namespace:

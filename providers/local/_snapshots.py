@@ -8,13 +8,12 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-import anyio.from_thread
 import anyio.to_thread
 
 from sandboxkit.errors import (
@@ -28,9 +27,8 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _image, _layout, _spec, _sweep
 from sandboxkit.providers.local._base import Base
-from sandboxkit.providers.local._copy import TreeCopy
+from sandboxkit.providers.local._copier import copy_files
 from sandboxkit.providers.local._folders import make_folder
-from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
 from sandboxkit.providers.local._mount_points import made
@@ -128,10 +126,8 @@ class LocalSnapshots(Provider):
         try:
             store.make()
             make_folder(folder)
-            make_folder(folder / "root")
-            with frozen(init):
-                copy = partial(self._copied, init, meta.folders, folder / "root", image)
-                use = self._copied_with_room(store, copy, folder / "root")
+            copy = partial(self._copied, init, meta.folders, folder / "root", image)
+            use = self._copied_with_room(store, copy)
             known = replace(known, bytes=use.bytes, inodes=use.inodes, created=time.time())
             self._make_room(store, use)
             (folder / META).write_text(known.to_json())
@@ -148,9 +144,7 @@ class LocalSnapshots(Provider):
             remove_tree(folder)
         return self._described(snapshot_id, known)
 
-    def _copied_with_room(
-        self, store: SnapshotStore, copy: Callable[[], DiskUse], target: Path
-    ) -> DiskUse:
+    def _copied_with_room(self, store: SnapshotStore, copy: Callable[[], DiskUse]) -> DiskUse:
         """Copy as `_copied`; if the disk was full, remove what may go and copy once more."""
         try:
             return copy()
@@ -159,8 +153,6 @@ class LocalSnapshots(Provider):
             everything = DiskUse(sys.maxsize, sys.maxsize)
             if error.errno not in _FULL or not self._evict(self._removable(known), everything):
                 raise
-            remove_tree(target)
-            make_folder(target)
             return copy()
 
     def _removable(self, known: dict[str, StoredSnapshot]) -> dict[str, DiskUse]:
@@ -205,44 +197,30 @@ class LocalSnapshots(Provider):
             )
 
     def _copied(
-        self, init: int, folders: list[str], target: Path, image: LocalImage | None
+        self, init: int, places: list[str], target: Path, image: LocalImage | None
     ) -> DiskUse:
-        """Copy a stopped sandbox's folders, of an image only the changes; return the disk use of the copy."""
+        """Copy a sandbox's folders, of an image only the changes; return the disk use of the copy."""
         if not self._host.is_root and os.stat(f"/proc/{init}").st_uid != os.geteuid():
             raise ConfigurationError(
                 "a sandbox with one of this user's subordinate ids has no snapshots yet: this user cannot read "
                 "its files; take it as root, or on provider='docker'"
             )
-        with ExitStack() as stack:
-            to = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, to)
-            args = _layout.system()[0] if image is None else ()
-            fixed = made([*args, *_layout.folders_made(image=image is not None)])
-            mounted = _mounted(init)
-            links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
-            copy = TreeCopy(
-                to,
-                self._state.path,
-                skipped={*mounted.difference(folders), *links, *_KEPT_OUT},
+        args = _layout.system()[0] if image is None else ()
+        fixed = made([*args, *_layout.folders_made(image=image is not None)])
+        mounted = _mounted(init)
+        links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
+        return DiskUse(
+            *copy_files(
+                target,
+                init=init,
+                places=places,
+                state=str(self._state.path),
+                skipped={*mounted.difference(places), *links, *_KEPT_OUT},
                 folders={above for path in (*fixed, *mounted) for above in _above(path)},
                 owner=self._host.owner() if self._host.is_root else None,
-                between=anyio.from_thread.check_cancelled,
-                below=None if image is None else image.root,
+                below=None if image is None else str(image.root),
             )
-            for path in folders:
-                source = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
-                try:
-                    for part in path.strip("/").split("/"):
-                        inner = os.open(part or ".", flags, dir_fd=source)
-                        os.close(source)
-                        source = inner
-                    for parent in [*_above(path)][:-1]:
-                        make_folder(f"{target}{parent}", exist_ok=True)
-                    copy.add(source, path)
-                finally:
-                    os.close(source)
-            return DiskUse(copy.bytes, copy.inodes)
+        )
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
         store = SnapshotStore(self._state.path / "snapshots")

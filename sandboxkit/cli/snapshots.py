@@ -139,5 +139,5 @@ def _as_json(info: SnapshotInfo) -> dict[str, object]:
         "created_at": info.created_at.isoformat(),
         "expires_at": info.expires_at and info.expires_at.isoformat(),
         "used_at": info.used_at and info.used_at.isoformat(),
-        "tags": dict(info.tags),
+        "tags": _tags.public(info.tags),
     }

@@ -4,13 +4,13 @@ import hashlib
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import anyio.to_thread
 
+from sandboxkit import _owners
 from sandboxkit._session import Session
 from sandboxkit._snapshot import Snapshot, listed
 from sandboxkit.errors import ImageBuildError, SandboxError, SnapshotNotFoundError
@@ -39,7 +39,7 @@ async def build(
     own = await anyio.to_thread.run_sync(lambda: [step.digest() for step in steps])
     digests = _digests(provider.name, spec, own)
     async with only_builder(digests[-1], tell, spec.lifetime):
-        known = await _images(provider, time.time() + ttl * _LEFT)
+        known = await _images(provider, ttl * _LEFT)
         done = max((n for n, each in enumerate(digests) if each in known), default=0)
         start = known.get(digests[done])
         if start is not None and done == len(steps):
@@ -47,7 +47,7 @@ async def build(
                 # From here on no build that needs room removes it before a sandbox starts from it.
                 await provider.mark_snapshot_used(start.id)
                 return Snapshot(provider, start)
-            known = await _images(provider, time.time() + ttl * _LEFT)
+            known = await _images(provider, ttl * _LEFT)
             done = max((n for n, each in enumerate(digests[:-1]) if each in known), default=0)
             start = known.get(digests[done])
         await provider.confirm_snapshots()
@@ -87,10 +87,10 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
 
-async def _images(provider: Provider, until: float) -> dict[str, SnapshotInfo]:
-    """Return the backend's images by digest, the newest of each, without those that expire by then."""
+async def _images(provider: Provider, left: float) -> dict[str, SnapshotInfo]:
+    """Return the backend's images by digest, the newest of each, without those that expire in `left` s."""
     return {
         info.tags[TAG]: info
         for info in await listed(provider, {})
-        if TAG in info.tags and (info.expires_at is None or info.expires_at.timestamp() > until)
+        if TAG in info.tags and not _owners.is_expired(info, soon=left)
     }

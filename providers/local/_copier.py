@@ -1,0 +1,93 @@
+"""Stops a sandbox's programs and copies its files: at once if that is quick, else in a process of its own.
+
+Each system call of a thread waits for the interpreter's lock, up to 5 ms while another thread computes, and the
+sandbox's programs stand still meanwhile. A process does not wait, but its start takes longer than a small copy.
+"""
+
+import marshal
+import os
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from anyio.from_thread import check_cancelled
+
+from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
+from sandboxkit.provider import close_in_forks
+from sandboxkit.providers.local import _copy
+from sandboxkit.providers.local._folders import make_folder
+from sandboxkit.providers.local._freeze import frozen
+from sandboxkit.providers.local._layout import python_prefix
+from sandboxkit.providers.local._readable import readable
+from sandboxkit.providers.local._removal import remove_tree
+
+_RUN = (
+    "import sys; sys.path.append(sys.argv[1]); import _copy, _freeze; _copy.serve(_freeze.frozen)"
+)
+_QUICK = 0.05
+"""How long (s) a copy may take in this process, and the interval of looks at whether its caller was cancelled."""
+
+
+class _TooSlowError(Exception):
+    """A copy in this process took too long, and was given up."""
+
+
+# Any: the options of `_copy.copied`.
+def copy_files(root: Path, **request: Any) -> tuple[int, int]:
+    """Copy files of a sandbox to the folder `root`, which is emptied before; return the bytes and inodes of the copy.
+
+    Raises ConfigurationError for what cannot be copied, OSError, and ProviderUnavailableError.
+    """
+    end = time.monotonic() + _QUICK
+
+    def between() -> None:
+        check_cancelled()
+        if time.monotonic() > end:
+            raise _TooSlowError
+
+    _make_empty(root)
+    try:
+        with frozen(request["init"], between):
+            return _copy.copied(root=str(root), between=between, **request)
+    except _copy.NotKeptError as error:
+        raise ConfigurationError(str(error)) from error
+    except TimeoutError as error:
+        raise ProviderUnavailableError(str(error)) from error
+    except _TooSlowError:
+        _make_empty(root)
+        return _in_a_process(root=str(root), **request)
+
+
+def _make_empty(root: Path) -> None:
+    remove_tree(root)  # what an attempt before has copied
+    make_folder(root)
+
+
+def _in_a_process(**request: object) -> tuple[int, int]:
+    """Copy as `copy_files`, in a process that ends with this one."""
+    ours, theirs = socket.socketpair()
+    close_in_forks(ours)
+    with theirs:
+        argv = [python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
+        process = subprocess.Popen(
+            argv, stdin=theirs, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
+        )
+    with process, ours, ours.makefile("rb") as answers:
+        with suppress(BrokenPipeError):
+            ours.sendall(marshal.dumps(request))
+        while not readable(ours.fileno(), _QUICK):
+            check_cancelled()
+        try:
+            how, *found = marshal.load(answers)
+        except (EOFError, ConnectionError) as error:
+            raise ProviderUnavailableError(
+                "the process that copies the sandbox's files was killed, perhaps for lack of memory: try again"
+            ) from error
+    if how == "failed":
+        raise OSError(*found)
+    if how != "copied":
+        raise (ConfigurationError if how == "refused" else ProviderUnavailableError)(*found)
+    return found[0], found[1]
