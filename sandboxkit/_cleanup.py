@@ -8,6 +8,7 @@ that sandbox ends with its lifetime, or by `sandboxkit cleanup`. It also deletes
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from sandboxkit import _owners
@@ -30,10 +31,8 @@ async def sweep_strays(provider: Provider) -> None:
     except (SandboxError, ExceptionGroup):
         return  # the concurrent start reports the backend's error
     for info in strays:
-        try:
+        with suppress(SandboxError):
             await provider.delete(info.id)
-        except SandboxError:
-            pass
 
 
 async def sweep_snapshots(
@@ -88,7 +87,7 @@ async def _deleted(
     chosen: list[InfoT],
     delete: Callable[[str], Awaitable[None]] | None,
     what: str,
-    kept: type[SandboxError] | tuple[()] = (),
+    *kept: type[SandboxError],
 ) -> list[InfoT]:
     """Delete all `chosen`, except those for which `kept` is raised; raise all failures together.
 
@@ -100,10 +99,9 @@ async def _deleted(
     errors: list[Exception] = []
     for info in chosen:
         try:
-            await delete(info.id)
-            deleted.append(info)
-        except kept:
-            pass
+            with suppress(*kept):
+                await delete(info.id)
+                deleted.append(info)
         except Exception as error:  # noqa: BLE001 - all are attempted, then raised together
             errors.append(error)
     if errors:

@@ -10,13 +10,10 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sandboxkit import _loop
 from sandboxkit._operation import Operation, end_unfinished, settle_callbacks
-
-if TYPE_CHECKING:
-    from sandboxkit.provider import Provider
 
 _EXIT_SECONDS = 30.0
 _RELEASE_SECONDS = 2.0
@@ -24,6 +21,14 @@ _RELEASE_SECONDS = 2.0
 _CALLBACK_SECONDS = 5.0
 _SETTLE_SECONDS = 1.0
 """How long (s) interpreter exit waits for extension modules' threads to leave Python code."""
+
+
+class Backend(Protocol):
+    """A provider object passed to a session by its caller; no session closes it."""
+
+    async def aclose(self) -> None:
+        """Release the provider's connections."""
+        ...
 
 
 class Closable(Protocol):
@@ -35,7 +40,7 @@ class Closable(Protocol):
 
 _log = logging.getLogger("sandboxkit")
 _open: "weakref.WeakSet[Closable]" = weakref.WeakSet()
-_backends: "weakref.WeakSet[Provider]" = weakref.WeakSet()
+_backends: "weakref.WeakSet[Backend]" = weakref.WeakSet()
 _used = False
 _abandoned = False
 
@@ -51,7 +56,7 @@ def register(closable: Closable) -> None:
             signal.signal(signal.SIGTERM, terminate)
 
 
-def register_backend(backend: "Provider") -> None:
+def register_backend(backend: Backend) -> None:
     """Close `backend` at interpreter exit, after all sessions."""
     _backends.add(backend)
 

@@ -24,10 +24,8 @@ def close_in_forks(sock: socket.socket | TransportSocket) -> None:
     is referenced weakly; closing it earlier or registering it twice does no harm.
     """
     # asyncio's wrapper, which get_extra_info("socket") returns, has no close of its own.
-    if isinstance(sock, TransportSocket):
-        _sockets.add(sock._sock)  # type: ignore[attr-defined] # private, see above
-    else:
-        _sockets.add(sock)
+    wrapped = isinstance(sock, TransportSocket)
+    _sockets.add(sock._sock if wrapped else sock)  # type: ignore[union-attr,arg-type] # private
 
 
 def close(sock: socket.socket) -> None:

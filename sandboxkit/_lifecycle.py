@@ -360,10 +360,9 @@ class Lifecycle:
         """Cancel the calls in flight and wait for their end; return whether all ended within 5 s."""
         for scope in tuple(self._calls):
             scope.cancel()
-        if self._calls:
-            with anyio.move_on_after(_CALLS_SECONDS):
-                while self._calls:
-                    await self._no_calls.wait()
+        with anyio.move_on_after(_CALLS_SECONDS):
+            while self._calls:
+                await self._no_calls.wait()
         return not self._calls
 
     async def check(self) -> None:

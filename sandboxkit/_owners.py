@@ -50,9 +50,8 @@ def is_gone(owner: str) -> bool:
 
 def is_expired(info: SandboxInfo | SnapshotInfo, *, soon: float = 0.0) -> bool:
     """Return whether the lifetime has passed, or will in `soon` s; renewals count if the backend reports them."""
-    if info.expires_at is not None:
-        return info.expires_at.timestamp() <= _now(info) + soon
-    expires = info.tags.get(_tags.EXPIRES)
+    ends = info.expires_at
+    expires = info.tags.get(_tags.EXPIRES) if ends is None else ends.timestamp()
     return expires is not None and float(expires) <= _now(info) + soon
 
 

@@ -209,10 +209,6 @@ class Stdin:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise BrokenPipeError("the command has ended or its stdin was closed") from None
 
-    async def _items(self) -> AsyncIterator[StdinItem]:
-        async for item in self._receive:
-            yield item
-
     def _end(self) -> None:
         self._receive.close()
         self._send.close()
@@ -294,5 +290,5 @@ def command_input(
     checked = _arguments.stdin(given)
     if checked is True or (open_ and not checked):
         live = Stdin()
-        return live, live._items()
+        return live, live._receive
     return None, WholeInput(checked) if isinstance(checked, bytes) else None

@@ -84,7 +84,12 @@ class AdmissionThrottle:
         join = self._line.append
         while True:
             if self.closed_for > _PATIENCE:
-                raise self._too_long()
+                assert self._why is not None
+                raise ProviderUnavailableError(
+                    f"creations pause for {self.closed_for:.0f} s, as the backend asked: {self._why}",
+                    provider=self._why.provider,
+                    retry_after=self.closed_for,
+                )
             place = asyncio.get_running_loop().create_future()
             join(place)
             self._let_through()
@@ -123,11 +128,3 @@ class AdmissionThrottle:
         self._width = max(1, self.running // 2)
         self._until = max(self._until, time.monotonic() + pause)
         asyncio.get_running_loop().call_later(self.closed_for + 0.01, self._let_through)
-
-    def _too_long(self) -> ProviderUnavailableError:
-        assert self._why is not None
-        return ProviderUnavailableError(
-            f"creations pause for {self.closed_for:.0f} s, as the backend asked: {self._why}",
-            provider=self._why.provider,
-            retry_after=self.closed_for,
-        )

@@ -9,7 +9,8 @@ Providers implement no timeouts: the core cancels `exec`. They do not retry, do 
 created, and raise only errors of `sandboxkit.errors`. Pass each connection whose end tells the
 backend that this process is gone to `close_in_forks`; otherwise a forked child keeps it open.
 `state_folder` returns the folder for state that a user's processes share about local sandboxes, and
-`DatasetStore` has the snapshots that `spec.mounts` names; `split_mounts` tells them from volumes.
+`DatasetStore` has the snapshots that `spec.mounts` names; `split_mounts` tells them from volumes. `age` and
+`is_expired` judge a SandboxInfo or SnapshotInfo of a backend's by clocks that no jump makes older.
 """
 
 import builtins
@@ -28,6 +29,7 @@ from anyio.abc import ByteStream
 from sandboxkit import _exec_files
 from sandboxkit._first_command import FirstCommand
 from sandboxkit._forks import close_in_forks
+from sandboxkit._owners import age, is_expired
 from sandboxkit._provider_errors import completing_errors
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
@@ -59,7 +61,9 @@ __all__ = [
     "PortListener",
     "Provider",
     "StreamName",
+    "age",
     "close_in_forks",
+    "is_expired",
     "no_thread",
     "split_mounts",
     "state_folder",
@@ -192,7 +196,10 @@ class Provider(ABC):
         async for info in self.list({}):
             if info.id == sandbox_id:
                 return info
-        raise SandboxNotFoundError(
+        raise self._no_sandbox(sandbox_id)
+
+    def _no_sandbox(self, sandbox_id: str) -> SandboxNotFoundError:
+        return SandboxNotFoundError(
             f"no sandbox {sandbox_id!r}; it may have ended",
             provider=self.name,
             sandbox_id=sandbox_id,
@@ -371,11 +378,7 @@ class Provider(ABC):
     async def why_ended(self, sandbox_id: str) -> SandboxError:
         """Return the error for calls of a sandbox that has ended: SandboxTerminatedError if the cause is
         known, else SandboxNotFoundError."""
-        return SandboxNotFoundError(
-            f"no sandbox {sandbox_id!r}; it may have ended",
-            provider=self.name,
-            sandbox_id=sandbox_id,
-        )
+        return self._no_sandbox(sandbox_id)
 
     async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
         """Return the vendor's URL for a port that was in `spec.public_ports` at the creation.
@@ -422,7 +425,7 @@ class Provider(ABC):
         files of the image. A backend documents which holes, extended attributes and fractions of a second
         it cannot keep. Kind "files" keeps nothing else: no process, no socket, no variable or secret, no
         tag of sandboxkit itself, nothing of the agent. Commands are paused meanwhile. `expires` (seconds
-        since the epoch), `name` and `tags` are stored with the snapshot.
+        since the epoch), `name` and `tags`, with which `age` counts, are stored with the snapshot.
         Raises `CapacityError`, with figures, if it does not fit; `ConfigurationError` for what cannot
         be kept. Failed or cancelled: nothing is left, or something that `list_snapshots` shows.
         """

@@ -53,8 +53,8 @@ def remove_abandoned(api: Any) -> None:
     ]
     newest = max((item["Created"] for item in loaders), default=0)
     for item in loaders:
-        old = item["Created"] < newest - _LOADED_WITHIN
-        if old or _is_dead(item["Labels"][_CLIENT]):
+        alive = _is_alive(item["Labels"][_CLIENT])
+        if alive is False or (alive is None and item["Created"] < newest - _LOADED_WITHIN):
             with suppress(APIError):  # another client has just removed it
                 api.remove_container(item["Id"], force=True, v=True)
 
@@ -74,8 +74,8 @@ def _identity(pid: int) -> str:
     return "" if state in "ZX" else f"{boot}.{namespace}.{pid}.{fields[18]}"
 
 
-def _is_dead(client: str) -> bool:
-    """Whether a client was a process of this machine, in this pid namespace, that is gone."""
+def _is_alive(client: str) -> bool | None:
+    """Whether a client's process runs; None if it is not one of this machine and pid namespace."""
     here = _client().split(".")[:2]
     place, _, rest = client.rpartition(".")[0].rpartition(".")
-    return bool(client) and place.split(".") == here and _identity(int(rest)) != client
+    return _identity(int(rest)) == client if client and place.split(".") == here else None

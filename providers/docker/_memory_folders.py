@@ -19,9 +19,8 @@ from sandboxkit.types import Command, SandboxSpec
 
 _NAME = "sandboxkit-keeper-"
 _LABEL = "sandboxkit.keeper"
-"""The label of the second container. An image's containers may have it too; their names differ."""
-_STALE = 900.0
-"""Seconds after which such a container is of a process that was killed."""
+"""The label of the second container, with its snapshot's tag. An image's containers may have it too; their names
+differ."""
 _SECONDS = 600.0
 """Time limit (s) of an archive."""
 _PAUSES = 10
@@ -43,7 +42,7 @@ def keep(
     """
     name = f"{_NAME}{secrets.token_hex(8)}"
     argv = [agent_path(name), "pack", _archive(image["tag"]), *folders]
-    body = _body(sandbox_id, base, argv, agent_mount(name, agent_volume))
+    body = _body(sandbox_id, base, argv, agent_mount(name, agent_volume), image["tag"])
     api.create_container_from_config(body, name)
     try:
         _pause(api, sandbox_id)
@@ -74,12 +73,14 @@ def _archive(tag: str) -> str:
     return f"/.sandboxkit-files-{tag}"
 
 
-def remove_stale(api: Any) -> None:
-    """Remove the containers that processes left that were killed while they took a snapshot."""
-    for each in api.containers(all=True, filters={"label": _LABEL}):
-        ours = any(name.startswith(f"/{_NAME}") for name in each["Names"])
-        if ours and time.time() - each["Created"] > _STALE:
-            api.remove_container(each["Id"], force=True, v=True)
+def listed(api: Any) -> dict[str, str]:
+    """Return the containers that archive folders: the tag of the snapshot that each makes, by name."""
+    return {
+        name[1:]: each["Labels"][_LABEL]
+        for each in api.containers(all=True, filters={"label": _LABEL})
+        for name in each["Names"]
+        if name.startswith(f"/{_NAME}")
+    }
 
 
 def _pause(api: Any, sandbox_id: str) -> None:
@@ -95,14 +96,14 @@ def _pause(api: Any, sandbox_id: str) -> None:
 
 
 def _body(
-    sandbox_id: str, base: str, argv: Sequence[str], mount: Mapping[str, object]
+    sandbox_id: str, base: str, argv: Sequence[str], mount: Mapping[str, object], tag: str
 ) -> dict[str, object]:
     return {
         "Image": base,
         "User": "0:0",
         "Entrypoint": argv,
         "Healthcheck": {"Test": ["NONE"]},
-        "Labels": {_LABEL: "1"},
+        "Labels": {_LABEL: tag},
         "NetworkDisabled": True,
         "HostConfig": {
             "CapDrop": ["ALL"],

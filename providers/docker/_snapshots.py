@@ -25,7 +25,7 @@ from sandboxkit.errors import (
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Provider, age
 from sandboxkit.providers._error_rules import no_sandbox
 from sandboxkit.providers._gvisor import SOCKET_FOLDER
 from sandboxkit.providers.docker import _memory_folders
@@ -45,7 +45,7 @@ _REPOSITORY = "sandboxkit-snapshot"
 _LABEL = "sandboxkit.snapshot"
 _RECORD = re.compile("sandboxkit-snapshot-([0-9a-f]{16})")
 _STALE = 900.0
-"""Seconds after which a record without an image is of a process that was killed."""
+"""Age (s) of a record from which the process that takes its snapshot was killed."""
 _ID = re.compile(r"snapshot-([0-9a-f]{16})")
 _MARK = re.compile(rb'"Path":("(?:[^"\\]|\\.)*/\.wh\.(?:[^"\\]|\\.)*")')
 """A changed file that a layer would have as the mark of a deletion, in the daemon's answer."""
@@ -146,7 +146,6 @@ class DockerSnapshots(Provider):
         )
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
-        await self._daemon.call(_memory_folders.remove_stale, what="list snapshots")
         for snapshot_id, about, size in await self._daemon.call(_listed, what="list snapshots"):
             info = _info(self.name, snapshot_id, about, size)
             if tags.items() <= info.tags.items():
@@ -269,18 +268,24 @@ def _refuse_marks(api: Any, sandbox_id: str) -> None:
 
 
 def _listed(api: Any) -> list[tuple[str, dict[str, Any], int]]:
-    """Return id, record and size of each snapshot; remove old records of none, as a kill may leave them."""
+    """Return id, record and size of each snapshot; remove what kills have left of captures."""
+    keepers = _memory_folders.listed(api)  # before their records
     tagged = {tag: image for image in api.images(_REPOSITORY) for tag in image["RepoTags"] or ()}
-    found = []
+    found, recent = [], set[str]()
     for volume in api.volumes(filters={"label": _LABEL}).get("Volumes") or ():
         if (match := _RECORD.fullmatch(volume["Name"])) is None:
             continue
         about = json.loads(volume["Labels"][_LABEL])
         image = tagged.get(f"{_REPOSITORY}:{match[1]}")
+        if age(_info("docker", match[1], about, 0)) <= _STALE:
+            recent.add(match[1])  # it may be being taken
+        elif image is None:
+            remove_if_free(api, volume["Name"])
         if image is not None:
             found.append((f"snapshot-{match[1]}", about, int(image["Size"])))
-        elif time.time() - about["created"] > _STALE:
-            remove_if_free(api, volume["Name"])
+    for name, tag in keepers.items():
+        if tag not in recent:
+            api.remove_container(name, force=True, v=True)
     return found
 
 

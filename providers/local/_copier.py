@@ -73,7 +73,7 @@ def _in_a_process(**request: object) -> tuple[int, int]:
     with theirs:
         argv = [python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
         process = subprocess.Popen(
-            argv, stdin=theirs, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
+            argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
         )
     with process, ours, ours.makefile("rb") as answers:
         with suppress(BrokenPipeError):

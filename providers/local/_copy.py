@@ -292,7 +292,7 @@ def serve(frozen: Callable[[int, Callable[[], object]], AbstractContextManager[N
         if owner.poll(0):
             raise SystemExit
 
-    answer: tuple[object, ...]
+    answer: tuple[str | int | None, ...]
     try:
         with frozen(request["init"], between):
             answer = ("copied", *copied(between=between, **request))
@@ -301,7 +301,7 @@ def serve(frozen: Callable[[int, Callable[[], object]], AbstractContextManager[N
     except TimeoutError as error:
         answer = ("late", str(error))
     except OSError as error:
-        answer = ("failed", error.errno, error.strerror, error.filename)
+        answer = ("failed", error.errno, error.strerror, str(error.filename))
     os.write(0, marshal.dumps(answer))
 
 

@@ -23,7 +23,7 @@ from sandboxkit.errors import (
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Provider, is_expired
 from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _image, _layout, _spec, _sweep
 from sandboxkit.providers.local._base import Base
@@ -160,12 +160,15 @@ class LocalSnapshots(Provider):
 
         A snapshot that a sandbox uses may not.
         """
-        now, living = time.time(), _sweep.sweep(self._state, self._runs_here)
-        used = {meta.snapshot for meta in living}
+        used = {meta.snapshot for meta in _sweep.sweep(self._state, self._runs_here)}
         found = sorted(
-            (each.expires > now, each.used or each.created, name)
+            (not expired, each.used or each.created, name)
             for name, each in known.items()
-            if name not in used and (each.expires <= now or SnapshotInfo.image_tag in each.tags)
+            if name not in used
+            and (
+                (expired := is_expired(self._described(name, each)))
+                or SnapshotInfo.image_tag in each.tags
+            )
         )
         return {name: known[name].use for *_, name in found}
 
