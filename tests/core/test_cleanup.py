@@ -17,7 +17,7 @@ import pytest
 from sandboxkit import Operation, Session, _cleanup, _owners, _tags
 from sandboxkit.errors import SandboxError
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState, SnapshotInfo
 from tests.components import lack, reason
 from tests.pool.providers import Here, line_of, on_the_loop
 
@@ -178,6 +178,13 @@ class Clocks:
         return dataclasses.replace(sandbox, expires_at=expires)
 
 
+def snapshot_like(sandbox: SandboxInfo) -> SnapshotInfo:
+    """A snapshot that was taken when the sandbox started, for as long."""
+    assert sandbox.created_at is not None
+    expires = datetime.datetime.fromtimestamp(float(sandbox.tags[_tags.EXPIRES]), datetime.UTC)
+    return SnapshotInfo("s", "f", "files", 0, sandbox.created_at, expires, tags=sandbox.tags)
+
+
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return Clocks(monkeypatch)
@@ -187,10 +194,12 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 def test_a_lifetime_passes_whatever_the_wall_clock_is_set_to(clocks: Clocks, jump: float) -> None:
     sandbox = clocks.made(100)
     clocks.passes(99, jump=jump)
-    assert not _owners.is_expired(sandbox)
-    assert _owners.age(sandbox) == pytest.approx(min(99, 99 + jump))
+    for each in (sandbox, snapshot_like(sandbox)):
+        assert not _owners.is_expired(each)
+        assert _owners.age(each) == pytest.approx(min(99, 99 + jump))
     clocks.passes(2)
-    assert _owners.is_expired(sandbox) or jump < 0
+    for each in (sandbox, snapshot_like(sandbox)):
+        assert _owners.is_expired(each) or jump < 0
 
 
 @pytest.mark.parametrize("before", [True, False])

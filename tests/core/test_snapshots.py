@@ -20,6 +20,7 @@ from sandboxkit.errors import (
     ConfigurationError,
     SandboxError,
     SandboxTerminatedError,
+    SnapshotInUseError,
 )
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
@@ -94,6 +95,21 @@ def test_a_fork_counts_against_the_cap_and_bypasses_the_pool() -> None:
         forks[0].stop().result(60)  # type: ignore[union-attr]  # it is a sandbox
         start.result(60)
         assert left(provider) == (3, 1)
+    assert left(provider) == (0, 0)
+
+
+def test_nothing_that_a_run_or_a_pool_has_left_keeps_a_snapshot() -> None:
+    provider = FakeProvider()
+    with Session(provider) as session, session.sandbox() as sandbox:
+        taken = [sandbox.snapshot().result(60) for _ in range(2)]
+    with Session(provider, pool=2, snapshot=taken[0]) as session:
+        for _ in range(4):
+            session.run(["true"], snapshot=taken[1]).result(60)
+        until(lambda: session.pool_stats().ready == 2, "the pool keeps sandboxes", 60)
+        taken[1].delete().result(60)
+        with pytest.raises(SnapshotInUseError):
+            taken[0].delete().result(60)
+    taken[0].delete().result(60)
     assert left(provider) == (0, 0)
 
 

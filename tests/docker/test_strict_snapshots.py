@@ -1,5 +1,6 @@
-"""Snapshots of strict containers, whose folders are in memory: what fits, what is refused, what a kill leaves."""
+"""Snapshots of containers: names that no layer keeps, and strict ones: what fits, is refused, or is left by a kill."""
 
+import re
 import secrets
 import subprocess
 import sys
@@ -46,6 +47,33 @@ def containers(*filters: str) -> list[str]:
 
 def keepers() -> list[str]:
     return containers(f"label={_memory_folders._LABEL}")
+
+
+NAMES = [
+    ".wh.data",
+    ".wh..wh..opq",
+    "deep/.wh.x",
+    ".wh.folder/file",
+    'quoted ".wh/.wh.\n\\',
+    ".wh.",
+]
+
+
+def test_names_that_a_layer_reads_as_deletions_are_refused_and_others_kept(daemon: None) -> None:
+    with Session("docker", image=TEST_IMAGE) as session, session.sandbox() as sandbox:
+        for name in NAMES:
+            make = 'mkdir -p "$(dirname "$1")" && touch "$1"'
+            sandbox.exec(["sh", "-c", make, "sh", name], check=True).result(PATIENCE)
+            where = re.escape(repr(f"/workspace/{name.removesuffix('/file')}"))
+            with pytest.raises(ConfigurationError, match=where):
+                sandbox.snapshot(tags="test:strict").result(PATIENCE)
+            sandbox.exec(["sh", "-c", "rm -r .[!.]* *"]).result(PATIENCE)
+        assert listed() == []
+        sandbox.exec(["touch", "a.wh.b", ".whx"], check=True).result(PATIENCE)
+        kept = sandbox.snapshot(tags="test:strict").result(PATIENCE)
+        seen = session.run(["ls", "-A"], snapshot=kept).result(PATIENCE).stdout.split()
+        kept.delete().result(PATIENCE)
+        assert seen == [".whx", "a.wh.b"]
 
 
 def test_its_size_is_that_of_the_archive_however_long_the_chain(session: Session) -> None:

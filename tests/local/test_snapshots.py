@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, errors
-from sandboxkit.providers.local import LocalProvider, _snapshot_store
+from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, _cleanup, errors
+from sandboxkit.providers.local import LocalProvider, _copier, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, client, mounted
 
@@ -189,13 +189,16 @@ async def test_providers_by_name_follow_the_state_folder(
         assert [each.id for each in await Snapshot.list(provider="local")] == expected
 
 
-async def test_programs_go_on_when_the_taker_of_a_snapshot_is_killed(session: Session) -> None:
+@pytest.mark.parametrize("where", ["here", "in a process"])
+async def test_programs_go_on_when_the_taker_of_a_snapshot_is_killed(
+    session: Session, where: str
+) -> None:
     provider = session._provider
     ticks = "while :; do date +%s%N > .tick; mv .tick tick; sleep 0.05; done >/dev/null 2>&1 &"
     async with session.sandbox() as sandbox:
         begun = "until [ -e tick ]; do sleep 0.05; done"
         await sandbox.exec(["sh", "-c", f"{ticks} {begun}"], check=True)
-        with client(PROGRAMS["hangs_while_it_copies"], str(sandbox.id)) as taker:
+        with client(PROGRAMS["hangs_while_it_copies"], str(sandbox.id), where) as taker:
             assert taker.stdout is not None
             assert await anyio.to_thread.run_sync(taker.stdout.readline) == "copying\n"
             first = await sandbox.read_file("/workspace/tick")
@@ -209,15 +212,51 @@ async def test_programs_go_on_when_the_taker_of_a_snapshot_is_killed(session: Se
         assert os.listdir(Path(os.environ["SANDBOXKIT_STATE_DIR"], "snapshots")) == []
 
 
-async def test_an_expired_snapshot_goes_with_the_next_session(session: Session) -> None:
-    provider = session._provider
+async def test_a_long_copy_is_made_by_a_process_that_ends_when_it_is_cancelled(
+    session: Session, monkeypatch: pytest.MonkeyPatch, state: Path
+) -> None:
+    monkeypatch.setattr(_copier, "_QUICK", 0.001)
+    monkeypatch.setattr(_copier._copy, "copied", None)  # what this process would call
+    children = Path("/proc/self/task").glob("*/children")
+    async with session.sandbox() as sandbox:
+        await sandbox.exec(["sh", "-c", "seq 15000 | xargs touch; sleep 600 &"], check=True)
+        before = {*" ".join(each.read_text() for each in children).split()}
+        taking = sandbox.snapshot()
+        with anyio.fail_after(60):
+            while not [*state.glob("snapshots/.taking-*/root/workspace/*")]:
+                await anyio.sleep(0.001)
+        taking.cancel()
+        with anyio.fail_after(60):
+            while os.listdir(state / "snapshots"):
+                await anyio.sleep(0.001)
+        children = Path("/proc/self/task").glob("*/children")
+        assert {*" ".join(each.read_text() for each in children).split()} <= before
+        assert (await sandbox.exec(["sh", "-c", "ls | wc -l"])).stdout == "15000\n"
+        monkeypatch.setattr(_copier, "_RUN", "import _signal, os; os.kill(os.getpid(), 9)")
+        with pytest.raises(errors.ProviderUnavailableError, match="was killed"):
+            await sandbox.snapshot()
+        assert (await sandbox.exec(["cat", "1"])).returncode == 0
+
+
+async def test_an_expired_snapshot_goes_with_the_next_session_and_no_other_with_a_clock_that_is_ahead(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, clock = session._provider, time.time
     async with session.sandbox() as sandbox:
         await sandbox.snapshot(ttl=0.001)
-    time.sleep(0.01)
-    async with Session(provider) as other, other.sandbox():
-        with anyio.fail_after(60):
-            while [info async for info in provider.list_snapshots({})]:
-                await anyio.sleep(0.02)
+        kept = await sandbox.snapshot(ttl=3600)
+        time.sleep(0.01)
+        async with Session(provider) as other, other.sandbox():
+            with anyio.fail_after(60):
+                while [info.id async for info in provider.list_snapshots({})] != [kept.id]:
+                    await anyio.sleep(0.02)
+        monkeypatch.setattr(time, "time", lambda: clock() + 1e6)
+        assert await _cleanup.sweep_snapshots(provider) == []
+        monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "1")
+        await sandbox.exec(["sh", "-c", "head -c 2M /dev/zero > large"], check=True)
+        with pytest.raises(errors.CapacityError, match="1 others"):
+            await sandbox.snapshot()
+        assert [info.id async for info in provider.list_snapshots({})] == [kept.id]
 
 
 async def test_many_forks_and_snapshots_keep_no_descriptor(session: Session) -> None:
