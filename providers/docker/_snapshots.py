@@ -111,9 +111,8 @@ class DockerSnapshots(Provider):
                     api, sandbox_id, about["base"], about["folders"], volume, image
                 )
             else:
-                _refuse_marks(api, sandbox_id)
                 api.commit(sandbox_id, pause=True, **image)
-                _refuse_marks(api, sandbox_id)  # it ran on until the commit
+                _refuse_marks(api, sandbox_id)  # afterwards: it ran on until the commit
 
         try:
             await self._daemon.call(

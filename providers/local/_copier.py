@@ -1,4 +1,4 @@
-"""Stops a sandbox's programs and copies its files: at once if that is quick, else in a process of its own.
+"""Stops a sandbox's programs and copies its files, in a process of its own if another thread holds that up.
 
 Each system call of a thread waits for the interpreter's lock, up to 5 ms while another thread computes, and the
 sandbox's programs stand still meanwhile. A process does not wait, but its start takes longer than a small copy.
@@ -28,11 +28,13 @@ _RUN = (
     "import sys; sys.path.append(sys.argv[1]); import _copy, _freeze; _copy.serve(_freeze.frozen)"
 )
 _QUICK = 0.05
-"""How long (s) a copy may take in this process, and the interval of looks at whether its caller was cancelled."""
+"""How long (s) a copy may take in this process although it mostly waits, and the interval of looks at its caller."""
+_BUSY = 0.5
+"""The share of the time of a copy in this process in which its thread works, below which it mostly waits."""
 
 
-class _TooSlowError(Exception):
-    """A copy in this process took too long, and was given up."""
+class _HeldUpError(Exception):
+    """A copy in this process was given up."""
 
 
 # Any: the options of `_copy.copied`.
@@ -41,12 +43,13 @@ def copy_files(root: Path, **request: Any) -> tuple[int, int]:
 
     Raises ConfigurationError for what cannot be copied, OSError, and ProviderUnavailableError.
     """
-    end = time.monotonic() + _QUICK
+    begun, worked = time.monotonic(), time.thread_time()
 
     def between() -> None:
         check_cancelled()
-        if time.monotonic() > end:
-            raise _TooSlowError
+        took = time.monotonic() - begun
+        if took > _QUICK and time.thread_time() - worked < _BUSY * took:
+            raise _HeldUpError
 
     _make_empty(root)
     try:
@@ -56,7 +59,7 @@ def copy_files(root: Path, **request: Any) -> tuple[int, int]:
         raise ConfigurationError(str(error)) from error
     except TimeoutError as error:
         raise ProviderUnavailableError(str(error)) from error
-    except _TooSlowError:
+    except _HeldUpError:
         _make_empty(root)
         return _in_a_process(root=str(root), **request)
 
