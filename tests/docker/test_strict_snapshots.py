@@ -49,19 +49,9 @@ def keepers() -> list[str]:
     return containers(f"label={_memory_folders._LABEL}")
 
 
-NAMES = [
-    ".wh.data",
-    ".wh..wh..opq",
-    "deep/.wh.x",
-    ".wh.folder/file",
-    'quoted ".wh/.wh.\n\\',
-    ".wh.",
-]
-
-
 def test_names_that_a_layer_reads_as_deletions_are_refused_and_others_kept(daemon: None) -> None:
     with Session("docker", image=TEST_IMAGE) as session, session.sandbox() as sandbox:
-        for name in NAMES:
+        for name in PROGRAMS["names_of_deletions"].split("|"):
             make = 'mkdir -p "$(dirname "$1")" && touch "$1"'
             sandbox.exec(["sh", "-c", make, "sh", name], check=True).result(PATIENCE)
             where = re.escape(repr(f"/workspace/{name.removesuffix('/file')}"))

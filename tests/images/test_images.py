@@ -166,15 +166,12 @@ def test_pip_and_apt_install_packages(recipe: Image, tmp_path: Path) -> None:
     for name, text in DATA["package"].items():
         (tmp_path / "app" / name).write_text(text)
     local = recipe.pip("/workspace/app").build("local", tags=TAGS, network="none").result(300)
-    assert output("local", local, "python3", "-c", _ANSWER) == "42\n"
+    assert output("local", local, "python3", "-c", DATA["answer"]) == "42\n"
     made = recipe.run(DATA["deb"]).apt("/demo.deb")
     made = made.copy(Path(pip.__file__).parent, "/usr/lib/python3/dist-packages/pip")
     docker = made.pip("/workspace/app").build("docker", tags=TAGS, user="root", network="none")
     assert output("docker", docker.result(300), "dpkg-query", "-W", "demo") == "demo\t1\n"
-    assert output("docker", docker.result(300), "python3", "-c", _ANSWER) == "42\n"
-
-
-_ANSWER = "import demo; print(demo.ANSWER)"
+    assert output("docker", docker.result(300), "python3", "-c", DATA["answer"]) == "42\n"
 
 
 def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from sandboxkit import Session
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._launch import Launched
@@ -79,6 +80,19 @@ async def provider(state: Path, anyio_backend: str) -> AsyncIterator[LocalProvid
         await provider.delete(info.id)
     await provider.aclose()
     assert not state.exists() or os.listdir(state) == []
+
+
+@pytest.fixture
+async def session(provider: LocalProvider) -> AsyncIterator[Session]:
+    """A session, after which no snapshot is left."""
+    async with Session(provider, tags=("snapshots",)) as session:
+        yield session
+    async for info in provider.list_snapshots({}):
+        await provider.delete_snapshot(info.id)
+    store = provider._state.path / "snapshots"
+    assert not store.exists() or os.listdir(store) == []
+    if store.exists():
+        store.rmdir()
 
 
 @pytest.fixture

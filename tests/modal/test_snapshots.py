@@ -10,10 +10,6 @@ from tests.emulators._server import Server
 PATIENCE = 60.0
 
 
-def listed() -> list[Snapshot]:
-    return Snapshot.list(provider="modal").result(PATIENCE)
-
-
 def test_a_lost_answer_is_asked_for_again_and_makes_one_image(
     server: Server, patient: Session
 ) -> None:
@@ -31,7 +27,7 @@ def test_a_refused_snapshot_leaves_nothing(server: Server, patient: Session) -> 
         server.fault("TaskSnapshotFilesystem", "status", status="RESOURCE_EXHAUSTED")
         with pytest.raises(ProviderUnavailableError):
             sandbox.snapshot().result(PATIENCE)
-    assert listed() == []
+    assert Snapshot.list(provider="modal").result(PATIENCE) == []
 
 
 def test_modal_itself_removes_a_snapshot_when_it_expires(patient: Session) -> None:
@@ -40,7 +36,7 @@ def test_modal_itself_removes_a_snapshot_when_it_expires(patient: Session) -> No
     time.sleep(2.5)
     with pytest.raises(SnapshotNotFoundError, match=snapshot.id):
         patient.sandbox(snapshot=snapshot).start().result(PATIENCE)
-    assert listed() == []  # the record has gone with it
+    assert Snapshot.list(provider="modal").result(PATIENCE) == []  # the record has gone with it
 
 
 @pytest.mark.parametrize("end", ["", ":1", ":python"])
