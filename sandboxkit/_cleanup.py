@@ -89,10 +89,7 @@ async def _deleted(
     what: str,
     *kept: type[SandboxError],
 ) -> list[InfoT]:
-    """Delete all `chosen`, except those for which `kept` is raised; raise all failures together.
-
-    Without `delete`, return all.
-    """
+    """Delete all `chosen`, unless `delete` is None, except those that raise `kept`; raise all failures together."""
     if delete is None:
         return chosen
     deleted: list[InfoT] = []

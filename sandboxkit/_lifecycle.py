@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STOP = "sandboxkit stops a sandbox of "
+STOP = "sandboxkit stops a sandbox of "
 """The beginning of the name of a task that stops a sandbox; the snapshot from which it started follows."""
 _CALLS_SECONDS = 5.0
 """How long (s) a reset waits for calls in flight."""
@@ -44,13 +44,6 @@ _CALLS_SECONDS = 5.0
 
 async def _drop(stream: StreamName, data: bytes) -> None:
     """Ignore a piece of output."""
-
-
-async def stops_of(snapshot: str) -> None:
-    """Wait for the stops in progress of sandboxes that started from a snapshot, however they end."""
-    name = f"{_STOP}{snapshot}"
-    if stops := [task for task in asyncio.all_tasks() if task.get_name() == name]:
-        await asyncio.wait(stops)
 
 
 @dataclass(slots=True, eq=False)
@@ -227,7 +220,10 @@ class Lifecycle:
                 return self.id
             if self._start is None:
                 self.context.begins(self)
-                if command is not None and not command.setup and self._is_ready_when_created():
+                # Unless something else prepares the sandbox before its first command.
+                spec, equip = self.spec, self.equip
+                prepared = spec.files or spec.interpreter or equip or spec.reuse == "reset"
+                if command is not None and not command.setup and not prepared:
                     first = FirstCommand(command)
                 self._first = first
                 # Now, because the time limit may pass before the task's first step.
@@ -248,11 +244,6 @@ class Lifecycle:
                 elif not start.waiting and not self._wanted:
                     self._undo()
                 raise
-
-    def _is_ready_when_created(self) -> bool:
-        """Whether a command may run as soon as the sandbox exists, because nothing else prepares it."""
-        spec = self.spec
-        return not (spec.files or spec.interpreter or self.network or spec.reuse == "reset")
 
     def _unknown(self, error: SandboxError) -> OutcomeUnknownError:
         return OutcomeUnknownError(
@@ -330,7 +321,7 @@ class Lifecycle:
             self._cancel_attached()
             if self._start is not None:
                 self._start.cancel()
-            self._stopping = asyncio.create_task(self._end(), name=f"{_STOP}{self.spec.snapshot}")
+            self._stopping = asyncio.create_task(self._end(), name=f"{STOP}{self.spec.snapshot}")
             self._stopping.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._stopping
 

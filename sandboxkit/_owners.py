@@ -17,9 +17,6 @@ import time
 from sandboxkit import _tags
 from sandboxkit.types import SandboxInfo, SnapshotInfo
 
-_ROUNDED = 2.0
-"""By how much (s) the two clocks differ without a jump: birth tags hold whole seconds."""
-
 
 def owner() -> str:
     """Return an identifier of this process by which another process can tell whether it is alive."""
@@ -68,7 +65,7 @@ def _now(info: SandboxInfo | SnapshotInfo) -> float:
     if boot != _boot() or not (born.isdecimal() and born_wall.isdecimal()):
         return wall
     counted = int(born_wall) + since_boot - int(born)
-    return counted if wall > counted + _ROUNDED else wall
+    return counted if wall > counted + 2 else wall  # birth tags hold whole seconds
 
 
 def _clocks() -> tuple[float, float]:

@@ -1,10 +1,11 @@
 """Snapshot: a stored copy of a sandbox's files, from which new sandboxes start."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from sandboxkit import _ambient, _arguments, _tags
-from sandboxkit._lifecycle import stops_of
+from sandboxkit._lifecycle import STOP
 from sandboxkit._misuse import explained
 from sandboxkit._operation import Operation
 from sandboxkit._pool import pools
@@ -103,7 +104,9 @@ class Snapshot(Displayable):
         async def run() -> None:
             for pool in tuple(pools):
                 pool.forget(self.id)
-            await stops_of(self.id)
+            stops = [each for each in asyncio.all_tasks() if each.get_name() == f"{STOP}{self.id}"]
+            if stops:
+                await asyncio.wait(stops)
             await self._provider.delete_snapshot(self.id)
 
         return Operation(run())

@@ -10,7 +10,8 @@ created, and raise only errors of `sandboxkit.errors`. Pass each connection whos
 backend that this process is gone to `close_in_forks`; otherwise a forked child keeps it open.
 `state_folder` returns the folder for state that a user's processes share about local sandboxes, and
 `DatasetStore` has the snapshots that `spec.mounts` names; `split_mounts` tells them from volumes. `age` and
-`is_expired` judge a SandboxInfo or SnapshotInfo of a backend's by clocks that no jump makes older.
+`is_expired` judge a SandboxInfo or SnapshotInfo of a backend's by clocks that no jump makes older. `owner` names this process,
+and `is_gone` tells whether one of that name has ended.
 """
 
 import builtins
@@ -29,7 +30,7 @@ from anyio.abc import ByteStream
 from sandboxkit import _exec_files
 from sandboxkit._first_command import FirstCommand
 from sandboxkit._forks import close_in_forks
-from sandboxkit._owners import age, is_expired
+from sandboxkit._owners import age, is_expired, is_gone, owner
 from sandboxkit._provider_errors import completing_errors
 from sandboxkit._state_folder import state_folder
 from sandboxkit._threads import no_thread
@@ -64,7 +65,9 @@ __all__ = [
     "age",
     "close_in_forks",
     "is_expired",
+    "is_gone",
     "no_thread",
+    "owner",
     "split_mounts",
     "state_folder",
     "volume_of",

@@ -1,16 +1,16 @@
 """Loader containers: never started, they are a way for a client to write into a volume of the daemon."""
 
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # the package ships no types
 
+from sandboxkit.provider import is_gone, owner
+
 _CLIENT = "sandboxkit.loader"
-"""The label with the client's identity."""
+"""The label with the process that made it."""
 _LOADER = "sandboxkit-loader-"
 _LOADED_WITHIN = 24 * 3600
 """Age (s) from which a loader container of another machine is abandoned."""
@@ -30,7 +30,7 @@ def loader(api: Any, image: str, volume: str) -> Iterator[tuple[str, str]]:
         {
             "Image": image,
             "Entrypoint": [target],  # a folder: nothing can be run
-            "Labels": {_CLIENT: _client()},
+            "Labels": {_CLIENT: owner()},
             "HostConfig": {
                 "NetworkMode": "none",
                 "Mounts": [mount | {"VolumeOptions": {"NoCopy": True}}],
@@ -53,29 +53,7 @@ def remove_abandoned(api: Any) -> None:
     ]
     newest = max((item["Created"] for item in loaders), default=0)
     for item in loaders:
-        alive = _is_alive(item["Labels"][_CLIENT])
-        if alive is False or (alive is None and item["Created"] < newest - _LOADED_WITHIN):
+        old = item["Created"] < newest - _LOADED_WITHIN
+        if old or is_gone(item["Labels"][_CLIENT]):
             with suppress(APIError):  # another client has just removed it
                 api.remove_container(item["Id"], force=True, v=True)
-
-
-def _client() -> str:
-    """Return text that tells this process from all others, also on other machines; "" without /proc."""
-    return _identity(os.getpid())
-
-
-def _identity(pid: int) -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else f"{boot}.{namespace}.{pid}.{fields[18]}"
-
-
-def _is_alive(client: str) -> bool | None:
-    """Whether a client's process runs; None if it is not one of this machine and pid namespace."""
-    here = _client().split(".")[:2]
-    place, _, rest = client.rpartition(".")[0].rpartition(".")
-    return _identity(int(rest)) == client if client and place.split(".") == here else None

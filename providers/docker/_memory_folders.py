@@ -12,7 +12,7 @@ from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # ships no types
 
-from sandboxkit.errors import CapacityError, ConfigurationError, SandboxError
+from sandboxkit.errors import CapacityError, ConfigurationError
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR
 from sandboxkit.providers.docker._container import agent_mount, agent_path, strict_folders
 from sandboxkit.types import Command, SandboxSpec
@@ -52,7 +52,13 @@ def keep(
         finally:
             api.unpause(sandbox_id)
         if status:
-            raise _failed(api.logs(name).decode(errors="replace")[-1000:].strip(), sandbox_id)
+            reason = api.logs(name).decode(errors="replace")[-1000:].strip()
+            if "no space left" in reason.lower():
+                raise CapacityError(reason)
+            raise ConfigurationError(
+                f"the folders of a sandbox with profile='strict' were not kept: {reason}; use another image, or "
+                "profile='standard'"
+            )
         api.commit(name, pause=False, **image)
     finally:
         api.remove_container(name, force=True, v=True)
@@ -116,12 +122,3 @@ def _body(
             "SecurityOpt": ["no-new-privileges"],
         },
     }
-
-
-def _failed(reason: str, sandbox_id: str) -> SandboxError:
-    if "no space left" in reason.lower():
-        return CapacityError(reason)
-    return ConfigurationError(
-        f"the folders of a sandbox with profile='strict' were not kept: {reason}; use another image, or "
-        "profile='standard'"
-    )

@@ -123,7 +123,8 @@ class DockerSnapshots(Provider):
             )
             # A cancellation that came during the commit is still pending.
             await anyio.lowlevel.checkpoint()
-            return await self._inspected(f"snapshot-{tag}")
+            about, made = await self._described_image(f"snapshot-{tag}")
+            return _info(self.name, f"snapshot-{tag}", about, int(made["Size"]))
         except BaseException as error:
             with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await self.delete_snapshot(f"snapshot-{tag}")
@@ -168,10 +169,6 @@ class DockerSnapshots(Provider):
                 f"snapshot {snapshot_id!r} is in use: {explanation(error)}; stop the sandboxes that started "
                 "from it"
             ) from error
-
-    async def _inspected(self, snapshot_id: str) -> SnapshotInfo:
-        about, image = await self._described_image(snapshot_id)
-        return _info(self.name, snapshot_id, about, int(image["Size"]))
 
     async def _snapshot_image(self, spec: SandboxSpec) -> ContainerImage:
         """Return the image of the spec's snapshot.
@@ -218,10 +215,7 @@ class DockerSnapshots(Provider):
         except Exception as error:
             if not is_status(error, 404):
                 raise
-        raise self._missing(snapshot_id)
-
-    def _missing(self, snapshot_id: str) -> SnapshotNotFoundError:
-        return SnapshotNotFoundError(
+        raise SnapshotNotFoundError(
             f"no snapshot {snapshot_id!r} on the daemon at {self._daemon.endpoint.url}; it was deleted, or "
             "has expired and was removed"
         )

@@ -4,8 +4,8 @@ Each system call of a thread waits for the interpreter's lock, up to 5 ms while 
 sandbox's programs stand still meanwhile. A process does not wait, but its start takes longer than a small copy.
 """
 
-import marshal
 import os
+import pickle
 import socket
 import subprocess
 import time
@@ -17,7 +17,7 @@ from anyio.from_thread import check_cancelled
 
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
 from sandboxkit.provider import close_in_forks
-from sandboxkit.providers.local import _copy
+from sandboxkit.providers.local._copy import copied
 from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._layout import python_prefix
@@ -37,7 +37,7 @@ class _HeldUpError(Exception):
     """A copy in this process was given up."""
 
 
-# Any: the options of `_copy.copied`.
+# Any: the options of `copied`.
 def copy_files(root: Path, **request: Any) -> tuple[int, int]:
     """Copy files of a sandbox to the folder `root`, which is emptied before; return the bytes and inodes of the copy.
 
@@ -51,46 +51,41 @@ def copy_files(root: Path, **request: Any) -> tuple[int, int]:
         if took > _QUICK and time.thread_time() - worked < _BUSY * took:
             raise _HeldUpError
 
-    _make_empty(root)
     try:
-        with frozen(request["init"], between):
-            return _copy.copied(root=str(root), between=between, **request)
-    except _copy.NotKeptError as error:
-        raise ConfigurationError(str(error)) from error
+        try:
+            remove_tree(root)  # what an attempt before has copied
+            make_folder(root)
+            with frozen(request["init"], between):
+                return copied(root=str(root), between=between, **request)
+        except _HeldUpError:
+            remove_tree(root)
+            make_folder(root)
+            return _copied_aside(root=str(root), **request)
     except TimeoutError as error:
         raise ProviderUnavailableError(str(error)) from error
-    except _HeldUpError:
-        _make_empty(root)
-        return _in_a_process(root=str(root), **request)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
 
 
-def _make_empty(root: Path) -> None:
-    remove_tree(root)  # what an attempt before has copied
-    make_folder(root)
-
-
-def _in_a_process(**request: object) -> tuple[int, int]:
-    """Copy as `copy_files`, in a process that ends with this one."""
+def _copied_aside(**request: object) -> tuple[int, int]:
+    """Copy as `copied`, in a process that ends with this one."""
     ours, theirs = socket.socketpair()
     close_in_forks(ours)
+    argv = [python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
+    sink = subprocess.DEVNULL
     with theirs:
-        argv = [python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
-        process = subprocess.Popen(
-            argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/", start_new_session=True
-        )
+        process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=sink, start_new_session=True)
     with process, ours, ours.makefile("rb") as answers:
         with suppress(BrokenPipeError):
-            ours.sendall(marshal.dumps(request))
+            ours.sendall(pickle.dumps(request))
         while not readable(ours.fileno(), _QUICK):
             check_cancelled()
         try:
-            how, *found = marshal.load(answers)
+            answer: tuple[int, int] | Exception = pickle.load(answers)
         except (EOFError, ConnectionError) as error:
             raise ProviderUnavailableError(
                 "the process that copies the sandbox's files was killed, perhaps for lack of memory: try again"
             ) from error
-    if how == "failed":
-        raise OSError(*found)
-    if how != "copied":
-        raise (ConfigurationError if how == "refused" else ProviderUnavailableError)(*found)
-    return found[0], found[1]
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

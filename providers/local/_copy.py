@@ -3,13 +3,15 @@
 It may run in an interpreter of its own (see `_copier`), whose start is short because it imports nothing else.
 """
 
-import marshal
 import os
+import pickle
 import select
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 _DEPTH = 200
 """Folders within folders; each takes three open files while it is copied."""
@@ -18,10 +20,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-class NotKeptError(Exception):
-    """The sandbox has something that cannot be copied; the message has the remedy."""
-
-
+@dataclass(slots=True)
 class TreeCopy:
     """A copy of folders with modes, owners, times, `user.` attributes, hard links and holes.
 
@@ -30,40 +29,30 @@ class TreeCopy:
     lead the copy elsewhere.
     """
 
-    def __init__(
-        self,
-        target: int,
-        state: str,
-        skipped: Collection[str],
-        folders: Collection[str],
-        owner: tuple[int, int] | None,
-        between: Callable[[], object],
-        below: str | None,
-    ) -> None:
-        self.target = target
-        """A descriptor of the folder to copy to."""
-        self.state = state
-        """The state folder, in which it lies."""
-        self.skipped = skipped
-        """Absolute paths that are left out."""
-        self.folders = folders
-        """Absolute paths that are left out unless they are folders."""
-        self.owner = owner
-        """Uid and gid of the copies; None leaves them to this process."""
-        self.between = between
-        """Called before each entry, and in large files; it raises to end the copy."""
-        self.below = below
-        """The root of an image. What it has as well is left out, and what it alone has is marked as deleted."""
-        self.bytes = 0
-        """The bytes of disk that the copy takes, in whole blocks."""
-        self.inodes = 0
-        """The files, folders and links that the copy has."""
-        self._links: dict[tuple[int, int], str] = {}
+    target: int
+    """A descriptor of the folder to copy to."""
+    state: str
+    """The state folder, in which it lies."""
+    skipped: Collection[str]
+    """Absolute paths that are left out."""
+    folders: Collection[str]
+    """Absolute paths that are left out unless they are folders."""
+    owner: tuple[int, int] | None
+    """Uid and gid of the copies; None leaves them to this process."""
+    between: Callable[[], object]
+    """Called before each entry, and in large files; it raises to end the copy."""
+    below: str | None = None
+    """The root of an image. What it has as well is left out, and what it alone has is marked as deleted."""
+    bytes: int = 0
+    """The bytes of disk that the copy takes, in whole blocks."""
+    inodes: int = 0
+    """The files, folders and links that the copy has."""
+    _links: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def add(self, source: int, path: str) -> None:
         """Copy the content of the folder `source` to `path`, whose parents exist in the target.
 
-        Raises OSError, and NotKeptError for what cannot be copied.
+        Raises OSError, and ValueError for what cannot be copied.
         """
         relative = path.strip("/")
         with ExitStack() as stack:
@@ -105,7 +94,7 @@ class TreeCopy:
                             self._mark_deleted(name, to)
                     continue
                 if len(pending) == _DEPTH:
-                    raise NotKeptError(
+                    raise ValueError(
                         f"{each!r} lies in more than {_DEPTH} folders, which a snapshot cannot keep"
                     )
                 with ExitStack() as opened:
@@ -125,7 +114,7 @@ class TreeCopy:
                     names = self._entries(inner, copied, under)
                     pending.append((inner, copied, each, names, under, opened.pop_all()))
         except PermissionError as error:
-            raise NotKeptError(
+            raise ValueError(
                 f"a snapshot needs {each!r}, which cannot be read or copied: {error.strerror}; make it readable, "
                 "in the image if it is the image's"
             ) from error
@@ -148,7 +137,7 @@ class TreeCopy:
         try:
             os.mknod(name, stat.S_IFCHR, dir_fd=to)  # of device 0: the mark of an overlay
         except PermissionError as error:
-            raise NotKeptError(
+            raise ValueError(
                 f"the state folder {self.state!r} cannot record that a sandbox has deleted files of its image, "
                 "for example because it lies on an overlay, as a container's own files do: set "
                 "SANDBOXKIT_STATE_DIR to a folder on a volume"
@@ -173,20 +162,20 @@ class TreeCopy:
             return
         if stat.S_ISREG(found.st_mode):
             self._regular(source, to, name)
-        elif stat.S_ISLNK(found.st_mode):
-            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=to)
-            self._own(to, name)
+        elif stat.S_ISLNK(found.st_mode) or stat.S_ISFIFO(found.st_mode):
+            if is_link := stat.S_ISLNK(found.st_mode):
+                os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=to)
+            else:
+                os.mkfifo(name, 0o600, dir_fd=to)
+            if self.owner is not None:
+                os.chown(name, *self.owner, dir_fd=to, follow_symlinks=False)
+            if not is_link:
+                os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=to)
             times = (found.st_atime_ns, found.st_mtime_ns)
             os.utime(name, ns=times, dir_fd=to, follow_symlinks=False)
-        elif stat.S_ISFIFO(found.st_mode):
-            os.mkfifo(name, 0o600, dir_fd=to)
-            self._own(to, name)
-            os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=to)
-            os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=to)
+            self._count(os.lstat(name, dir_fd=to))
         else:
             return
-        if not stat.S_ISREG(found.st_mode):
-            self._count(os.lstat(name, dir_fd=to))
         if found.st_nlink > 1:
             self._links[key] = path.lstrip("/")
 
@@ -216,10 +205,6 @@ class TreeCopy:
                     break  # the file has become shorter
             os.ftruncate(write, found.st_size)
             self._finish(read, write, found)
-
-    def _own(self, to: int, name: str) -> None:
-        if self.owner is not None:
-            os.chown(name, *self.owner, dir_fd=to, follow_symlinks=False)
 
     def _finish(self, source: int, to: int, found: os.stat_result) -> None:
         """Give an open file or folder the owner, attributes, mode and times of its source."""
@@ -251,11 +236,7 @@ def _is_same(found: os.stat_result, name: str, below: int) -> bool:
 
 
 def _has(name: str, folder: int) -> bool:
-    try:
-        os.lstat(name, dir_fd=folder)
-    except FileNotFoundError:
-        return False
-    return True
+    return os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False)
 
 
 def _names(folder: int) -> list[str] | None:
@@ -285,42 +266,29 @@ def _folder(name: str, parent: int) -> int | None:
 
 def serve(frozen: Callable[[int, Callable[[], object]], AbstractContextManager[None]]) -> None:
     """Copy what a request on stdin, a socket, asks for, and write the answer to it; end once its owner is gone."""
-    request, owner = marshal.load(sys.stdin.buffer), select.poll()
+    request, owner = pickle.load(sys.stdin.buffer), select.poll()
     owner.register(0, select.POLLIN)
 
     def between() -> None:
         if owner.poll(0):
             raise SystemExit
 
-    answer: tuple[str | int | None, ...]
+    answer: object
     try:
         with frozen(request["init"], between):
-            answer = ("copied", *copied(between=between, **request))
-    except NotKeptError as error:
-        answer = ("refused", str(error))
-    except TimeoutError as error:
-        answer = ("late", str(error))
-    except OSError as error:
-        answer = ("failed", error.errno, error.strerror, str(error.filename))
-    os.write(0, marshal.dumps(answer))
+            answer = copied(between=between, **request)
+    except Exception as error:  # noqa: BLE001 - the owner raises it
+        answer = error
+    os.write(0, pickle.dumps(answer))
 
 
-def copied(
-    init: int,
-    places: Sequence[str],
-    root: str,
-    state: str,
-    skipped: Collection[str],
-    folders: Collection[str],
-    owner: tuple[int, int] | None,
-    below: str | None,
-    between: Callable[[], object],
-) -> tuple[int, int]:
+# Any: the other options are those of a TreeCopy.
+def copied(init: int, places: Sequence[str], root: str, **options: Any) -> tuple[int, int]:
     """Copy folders of a stopped sandbox to below `root`; return the bytes and inodes of the copy."""
     with ExitStack() as stack:
         to = os.open(root, _FOLDER)
         stack.callback(os.close, to)
-        copy = TreeCopy(to, state, skipped, folders, owner, between, below)
+        copy = TreeCopy(to, **options)
         for path in places:
             source = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -31,9 +31,8 @@ def frozen(init: int, between: Callable[[], object]) -> Iterator[None]:
     namespace = os.stat(f"/proc/{init}/ns/pid").st_ino
     stopped: set[int] = set()
     read, helper = os.pipe()
-    sink = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_WRONLY, 0) for number in (1, 2)]
-    actions = [(os.POSIX_SPAWN_DUP2, read, 0), *sink]
-    pid = os.posix_spawn("/bin/sh", ["sh", "-c", _CONTINUE], {}, file_actions=actions)
+    stdin = [(os.POSIX_SPAWN_DUP2, read, 0)]
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", _CONTINUE], {}, file_actions=stdin)
     os.close(read)
     try:
         end, delay = time.monotonic() + _PATIENCE, _SHORTEST

@@ -211,6 +211,7 @@ class LocalSnapshots(Provider):
         args = _layout.system()[0] if image is None else ()
         fixed = made([*args, *_layout.folders_made(image=image is not None)])
         mounted = _mounted(init)
+        points = map(Path, (*fixed, *mounted))
         links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
         return DiskUse(
             *copy_files(
@@ -219,7 +220,7 @@ class LocalSnapshots(Provider):
                 places=places,
                 state=str(self._state.path),
                 skipped={*mounted.difference(places), *links, *_KEPT_OUT},
-                folders={above for path in (*fixed, *mounted) for above in _above(path)},
+                folders={str(each) for path in points for each in (path, *path.parents)},
                 owner=self._host.owner() if self._host.is_root else None,
                 below=None if image is None else str(image.root),
             )
@@ -341,10 +342,3 @@ def _mounted(init: int) -> set[str]:
         point.encode().decode("unicode_escape") if "\\" in point else point for point in points
     }
     return escaped - {"/"}
-
-
-def _above(path: str) -> Iterator[str]:
-    """Yield the folders above a path, and the path itself."""
-    parts = path.strip("/").split("/")
-    for count in range(1, len(parts) + 1):
-        yield "/" + "/".join(parts[:count])

@@ -194,7 +194,7 @@ async def test_a_long_copy_is_made_by_a_process_that_ends_when_it_is_cancelled(
     session: Session, monkeypatch: pytest.MonkeyPatch, state: Path
 ) -> None:
     monkeypatch.setattr(_copier, "_BUSY", 9e9)
-    monkeypatch.setattr(_copier._copy, "copied", None)  # what this process would call
+    monkeypatch.setattr(_copier, "copied", None)  # what this process would call
     async with session.sandbox() as sandbox:
         await sandbox.exec(["sh", "-c", "seq 15000 | xargs touch; sleep 600 &"], check=True)
         taking = sandbox.snapshot()

@@ -298,7 +298,7 @@ class SnapshotsConformance(Conformance):
             with pytest.raises(SnapshotInUseError):
                 snapshot.delete().result(DEADLINE)
             assert user.read_file("/workspace/file").result(DEADLINE) == b"kept"
-        taking.run(["true"], snapshot=snapshot).result(DEADLINE)  # whose sandbox is still being removed
+        taking.run(["true"], snapshot=snapshot).result(DEADLINE)  # it is still being removed
         snapshot.delete().result(DEADLINE)
 
     def test_an_image_is_built_once_and_starts_sandboxes(self, taking: Session) -> None:
