@@ -111,8 +111,10 @@ class DockerSnapshots(Provider):
                     api, sandbox_id, about["base"], about["folders"], volume, image
                 )
             else:
-                api.commit(sandbox_id, pause=True, **image)
-                _refuse_marks(api, sandbox_id)  # afterwards: it ran on until the commit
+                try:
+                    api.commit(sandbox_id, pause=True, **image)
+                finally:  # it ran on until the commit, which some of the names fail
+                    _refuse_marks(api, sandbox_id)
 
         try:
             await self._daemon.call(

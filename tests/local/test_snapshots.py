@@ -193,6 +193,7 @@ async def test_programs_go_on_when_the_taker_of_a_snapshot_is_killed(
 async def test_a_long_copy_is_made_by_a_process_that_ends_when_it_is_cancelled(
     session: Session, monkeypatch: pytest.MonkeyPatch, state: Path
 ) -> None:
+    monkeypatch.setattr(_copier, "_QUICK", 0.001)
     monkeypatch.setattr(_copier, "_BUSY", 9e9)
     monkeypatch.setattr(_copier, "copied", None)  # what this process would call
     async with session.sandbox() as sandbox:
