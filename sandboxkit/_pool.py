@@ -169,10 +169,7 @@ class Pool:
                 raise bucket.error
 
     def forget(self, snapshot: str) -> None:
-        """Stop the pooled sandboxes that started from a snapshot, which is to be deleted.
-
-        Those of the session's own spec stay: the session uses the snapshot.
-        """
+        """Stop the pooled sandboxes that started from a snapshot, except those of the session's own spec."""
         for bucket in self._state.all():
             if bucket.spec.snapshot == snapshot and bucket is not self._state.own:
                 bucket.target = 0

@@ -1,7 +1,4 @@
-"""Copies the files of a sandbox, without following a link of the sandbox or trusting its names.
-
-It may run in an interpreter of its own (see `_copier`), whose start is short because it imports nothing else.
-"""
+"""Copies a sandbox's files with the standard library alone (see `_copier`), following no link and trusting no name."""
 
 import os
 import pickle

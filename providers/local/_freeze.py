@@ -1,7 +1,4 @@
-"""Stops all programs of a sandbox, except its agent, for as long as its files are read.
-
-It may run in an interpreter that imports nothing else (see `_copier`).
-"""
+"""Stops all programs of a sandbox, except its agent, for as long as its files are read (see `_copier`)."""
 
 import os
 import signal
