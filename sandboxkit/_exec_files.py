@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio
 
@@ -23,9 +23,8 @@ from sandboxkit.types import (
     StreamName,
 )
 
-if TYPE_CHECKING:
-    from sandboxkit.provider import Provider
-
+# Any: a Provider, whose module imports this one.
+Runner = Any
 MAX_ENTRIES = 50_000
 MAX_LISTING = 8 << 20
 """Most bytes read of a directory listing: find(1) runs in the untrusted sandbox."""
@@ -77,12 +76,12 @@ _FORMAT = r"%y %s %m %T@ %p\0"
 _TYPES = {"f": FileType.FILE, "d": FileType.DIRECTORY, "l": FileType.SYMLINK}
 
 
-async def workdir(provider: "Provider", sandbox_id: str) -> str:
+async def workdir(provider: Runner, sandbox_id: str) -> str:
     """See `Provider.workdir`."""
     return (await _sh(provider, sandbox_id, "pwd", ".", most=_MAX_REASON)).decode().rstrip("\n")
 
 
-async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes: int) -> bytes:
+async def read_file(provider: Runner, sandbox_id: str, path: str, max_bytes: int) -> bytes:
     """See `Provider.read_file`."""
     more = max_bytes + 1
     data = await _sh(provider, sandbox_id, _READ, path, str(more), most=more)
@@ -92,7 +91,7 @@ async def read_file(provider: "Provider", sandbox_id: str, path: str, max_bytes:
 
 
 async def write_file(
-    provider: "Provider", sandbox_id: str, path: str, data: bytes, mode: int | None
+    provider: Runner, sandbox_id: str, path: str, data: bytes, mode: int | None
 ) -> None:
     """See `Provider.write_file`."""
 
@@ -128,15 +127,13 @@ def _ulimits(name: ResourceName, soft: int | None, hard: int | None) -> Iterator
 
 
 async def put_archive(
-    provider: "Provider", sandbox_id: str, path: str, tar: AsyncIterable[bytes]
+    provider: Runner, sandbox_id: str, path: str, tar: AsyncIterable[bytes]
 ) -> None:
     """See `Provider.put_archive`."""
     await _sh(provider, sandbox_id, _UNPACK, path, stdin=tar)
 
 
-async def get_archive(
-    provider: "Provider", sandbox_id: str, path: str
-) -> AsyncGenerator[bytes, None]:
+async def get_archive(provider: Runner, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
     """See `Provider.get_archive`."""
     send, receive = anyio.create_memory_object_stream[bytes](8)
     errors: list[SandboxError] = []
@@ -161,7 +158,7 @@ async def get_archive(
         raise errors[0]
 
 
-async def list_dir(provider: "Provider", sandbox_id: str, path: str) -> list[FileInfo]:
+async def list_dir(provider: Runner, sandbox_id: str, path: str) -> list[FileInfo]:
     """See `Provider.list_dir`."""
     folder = path.rstrip("/") or "/"
     most = MAX_LISTING + 1
@@ -177,7 +174,7 @@ async def list_dir(provider: "Provider", sandbox_id: str, path: str) -> list[Fil
     return sorted(_parse(output, path), key=lambda info: info.path)
 
 
-async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
+async def stat(provider: Runner, sandbox_id: str, path: str) -> FileInfo:
     """See `Provider.stat`."""
     infos = _parse(await _sh(provider, sandbox_id, _STAT, path, _FORMAT, most=_CHUNK), path)
     if len(infos) != 1:
@@ -185,7 +182,7 @@ async def stat(provider: "Provider", sandbox_id: str, path: str) -> FileInfo:
     return infos[0]
 
 
-async def remove(provider: "Provider", sandbox_id: str, path: str, recursive: bool) -> None:
+async def remove(provider: Runner, sandbox_id: str, path: str, recursive: bool) -> None:
     """See `Provider.remove`."""
     await _sh(provider, sandbox_id, _REMOVE, path, "1" if recursive else "")
 
@@ -206,7 +203,7 @@ def _parse(output: bytes, path: str) -> list[FileInfo]:
 
 
 async def _sh(
-    provider: "Provider",
+    provider: Runner,
     sandbox_id: str,
     script: str,
     path: str,

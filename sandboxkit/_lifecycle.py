@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.lowlevel
 
@@ -29,7 +29,6 @@ from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.types import Command, Network, SandboxSpec, StreamName
 
 if TYPE_CHECKING:
-    from sandboxkit._pool import Pool
     from sandboxkit.egress import Egress
     from sandboxkit.egress._control import NetworkControl
     from sandboxkit.ledger._meter import SandboxMeter
@@ -53,7 +52,7 @@ class SessionContext:
     counted: bool = True
     """Whether the sandboxes count towards the session's caps."""
     throttle: AdmissionThrottle = field(default_factory=AdmissionThrottle)
-    pool: "Pool | None" = None
+    pool: Any = None  # Any: a Pool or None; its module imports this one
     """Grants room. None for sandboxes that another process made: they need no room."""
     attached: set[Work] = field(default_factory=set)
     """Background work that ends when the session is closed, even if its sandbox lives on."""

@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -20,9 +20,6 @@ from sandboxkit import _arguments, _loop
 from sandboxkit._threads import no_thread
 from sandboxkit.display import Displayable
 from sandboxkit.errors import ConfigurationError, SandboxError
-
-if TYPE_CHECKING:
-    from sandboxkit._lifecycle import Lifecycle
 
 T = TypeVar("T")
 # Any: wait() and as_completed() keep the caller's own Operation type, whatever it results in.
@@ -59,7 +56,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
         coro: Coroutine[Any, Any, T],
         *,
         lost: Callable[[], None] | None = None,
-        of: "Lifecycle | None" = None,
+        of: Any = None,  # Any: a Lifecycle, whose module imports this one
     ) -> None:
         """`lost` is called if the work succeeds just as the operation is cancelled, so nobody gets its
         result. `of` is the sandbox that the operation uses: `repr` describes it while the operation is
