@@ -220,8 +220,8 @@ class Lifecycle:
             if self._start is None:
                 self.context.begins(self)
                 # Unless something else prepares the sandbox before its first command.
-                spec, equip = self.spec, self.network
-                prepared = spec.files or spec.interpreter or equip or spec.reuse == "reset"
+                spec, network = self.spec, self.network
+                prepared = spec.files or spec.interpreter or network or spec.reuse == "reset"
                 if command is not None and not command.setup and not prepared:
                     first = FirstCommand(command)
                 self._first = first
