@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from math import inf
 from typing import Self
 
@@ -24,7 +24,7 @@ from sandboxkit.providers._agent.frames import (
     Kind,
     Windows,
 )
-from sandboxkit.providers._agent.heartbeat import STARVED_AFTER, Heartbeat
+from sandboxkit.providers._agent.heartbeat import Heartbeat
 from sandboxkit.providers._agent.kept import KeptContents
 from sandboxkit.providers._agent.link import BROKEN, Greeting, Link, LostSessionError, Reopen
 from sandboxkit.providers._agent.outgoing import SendQueue
@@ -38,11 +38,13 @@ from sandboxkit.providers._agent.stream import (
 
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
-_LONG_KILL_PATIENCE = 30.0
-"""Seconds in which a responsive agent, or one behind a network, must kill a command's process tree. The
-tree may have many processes; a kill that takes longer counts as a failure."""
+_LONG_KILL_PATIENCE = 7.0
+"""Seconds in which any other agent must: one that answers, is starved, or is behind a network. The tree may
+have many processes. An agent that takes longer is ended from outside, where that is possible."""
 _BEGIN_PATIENCE = 60.0
 """Seconds in which a newly started agent must send WELCOME."""
+
+Force = Callable[[str], Awaitable[bool]]
 
 _FIRST_CALLS = bytes(range(1, 14))
 """The operations of an old agent, which does not list them."""
@@ -60,8 +62,10 @@ _FRAMES_IN_A_ROW = 64
 class AgentClient:
     """The client end of an agent's link. `start` makes one; it ends with the link."""
 
-    def __init__(self, link: Link, windows: Windows, starved: Callable[[], bool]) -> None:
-        self.windows, self.starved = windows, starved
+    def __init__(
+        self, link: Link, windows: Windows, starved: Callable[[], bool], force: Force | None
+    ) -> None:
+        self.windows, self.starved, self._force = windows, starved, force
         self.ended: str | None = None
         """None while connected; then the agent's last message, or ""."""
         self.why_ended: SandboxError | None = None
@@ -102,6 +106,7 @@ class AgentClient:
         fall_silent: bool = True,
         windows: Windows = frames.NEAR,
         starved: Callable[[], bool] = lambda: False,
+        force: Force | None = None,
     ) -> Self:
         """Connect over `stream`, which is closed if the handshake fails.
 
@@ -112,12 +117,14 @@ class AgentClient:
         `reopen` opens another stream to the same agent. With it, a broken stream is replaced for up
         to `grace` seconds, transparently for requests. With `fall_silent` a stream on which nothing
         arrives is replaced, too. `windows` must be those that `hello` names. `starved` returns whether
-        a silent agent is held up on its machine, and so gets more time. Raises ConnectionEndedError if
-        the agent refuses or is absent, SilentError if it sends no WELCOME within `patience` seconds.
+        a silent agent is held up on its machine, and so gets more time. `force` is called with the reason
+        if the agent does not kill a request in time: it ends the agent from outside, and returns whether it
+        could. Raises ConnectionEndedError if the agent refuses or is absent, SilentError if it sends no
+        WELCOME within `patience` seconds.
         """
         greeting = hello if isinstance(hello, Greeting) else None
         link = Link(stream, grace=grace, reopen=reopen, fall_silent=fall_silent, greeting=greeting)
-        self = cls(link, windows, starved)
+        self = cls(link, windows, starved, force)
         # A connection outlives the call that made it, so no task group of that call can hold
         # these two tasks.
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
@@ -179,9 +186,9 @@ class AgentClient:
             return False
         return True
 
-    async def violated(self, error: ProtocolError) -> None:
-        """End the connection because a request's answer could not be decoded."""
-        self._end(error.reason)
+    async def finish(self, reason: str) -> None:
+        """End the connection for a reason of the client's, which counts as the agent's last message."""
+        self._end(reason)
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -296,11 +303,29 @@ class AgentClient:
 
     def kill_patience(self) -> float:
         """Return how long (s) to wait for a kill, given the agent's present state."""
-        if self.starved():
-            return STARVED_AFTER
-        responsive = time.monotonic() - self._link.last_received < _KILL_PATIENCE
-        patient = not self._link.held and (responsive or self._link.falls_silent)
-        return _LONG_KILL_PATIENCE if patient else _KILL_PATIENCE
+        patient = self._responds or (self._link.falls_silent and not self._link.held)
+        return _LONG_KILL_PATIENCE if patient or self.starved() else _KILL_PATIENCE
+
+    @property
+    def _responds(self) -> bool:
+        quiet = time.monotonic() - self._link.last_received
+        return not self._link.held and quiet < _KILL_PATIENCE
+
+    async def outlived(self, waited: float) -> None:
+        """End an agent that did not end a request within `waited` seconds after its kill.
+
+        Returns if the request ended with its whole sandbox, whose programs had left the agent no time. Raises
+        ProtocolError if it ended so though the agent answers, and SilentError if nothing could be ended.
+        """
+        why, responds = f"it could not be killed within {waited:g} s", self._responds
+        at_fault = responds or self.starved()
+        forced = at_fault and self._force is not None and await self._force(why)
+        if responds:
+            await self.finish(why)
+        if not forced:
+            raise SilentError(why)
+        if responds:
+            raise ProtocolError(why)
 
     def _waits(self) -> bool:
         """Return whether a request that has not failed waits for the agent."""

@@ -41,7 +41,7 @@ _RECORDS_IN_A_ROW = 256
 """How many records of one link are handled before other tasks run."""
 _ACK_BYTES = 5 << 19
 """Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""
-_REPLY_SECONDS = 8.0
+_REPLY_SECONDS, _LEAVE_SECONDS = 8.0, 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _LASTS = 10.0
 """A connection that held for so many seconds was of use, even if it was idle."""
@@ -115,7 +115,7 @@ class Link:
         """Number of bytes of the current record's payload that have yet to arrive."""
         self._old = 0
         """Number of those bytes, at their front, that are duplicates; a proxy may send data twice."""
-        self._received = self._acknowledged = self._sent = 0
+        self._received = self._acknowledged = self._sent = self.written = 0
         self._kept = bytearray()
         if greeting is not None:
             self._sent = len(greeting.payload)
@@ -253,6 +253,11 @@ class Link:
             await self._write(RECORD.pack(ACK, self._received, 0))
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a record is being written; `written` counts those that were."""
+        return self._writing.locked()
+
+    @property
     def is_between(self) -> bool:
         """Whether a broken connection is being replaced."""
         return self._stream is None and not self._closed
@@ -270,13 +275,16 @@ class Link:
     async def leave(self) -> None:
         """Send CLOSE to end the session; `receive` still returns data that the agent sends before the end.
 
-        Raises one of BROKEN if there is no connection.
+        Raises one of BROKEN if there is no connection, or the agent reads nothing for a second.
         """
         self._leaving = True
         if self.is_between:
             raise anyio.BrokenResourceError
-        async with self._writing:
-            await self._write(RECORD.pack(CLOSE, self._sent, 0))
+        with anyio.move_on_after(_LEAVE_SECONDS):
+            async with self._writing:
+                await self._write(RECORD.pack(CLOSE, self._sent, 0))
+                return
+        raise anyio.BrokenResourceError
 
     def give_up(self) -> None:
         """Treat the current connection as broken: `receive` then replaces it."""
@@ -313,6 +321,7 @@ class Link:
         begin, self._begin = self._begin, b""
         try:
             await stream.send(begin + record if begin else record)
+            self.written += 1
         except BROKEN:
             if not self.grace:
                 raise

@@ -250,5 +250,5 @@ async def _opened(client: AgentClient, operation: int, port: int) -> tuple[Agent
 async def _end(stream: AgentStream) -> None:
     try:
         await stream.abandon()
-    except SilentError:
-        pass  # the kill is queued until the agent responds again
+    except _LOST:
+        pass  # the kill is queued until the agent responds again, or the agent was ended

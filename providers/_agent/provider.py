@@ -55,6 +55,8 @@ _RETURN_PATIENCE = 4.0
 """Seconds that a call waits for the replacement of a broken connection before it fails."""
 _END_PATIENCE = 2.0
 """If a sandbox has ended, the backend reports this within so many seconds after its agent's stream ended."""
+_KILL_PATIENCE = 5.0
+"""Seconds that a backend may take to kill a sandbox whose agent cannot be trusted."""
 
 _Lost = type[OutcomeUnknownError] | type[ProviderUnavailableError]
 InstanceT = TypeVar("InstanceT", bound=Instance)
@@ -155,10 +157,8 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         `reason` is the agent's last message ("lifetime", a protocol error). "" means that the agent
         was killed (out of memory, `delete`, the daemon) or ended because its owner's stream broke.
         """
-        causes = {
-            "": "its agent was killed, or its owner is gone",
-            "lifetime": "its lifetime is over",
-        }
+        owner = "its agent was killed, or its owner is gone"
+        causes = {"": owner, "lifetime": "its lifetime is over"}
         return SandboxTerminatedError(
             f"sandbox {sandbox_id!r} ended: {causes.get(reason, reason)}",
             sandbox_id=sandbox_id,
@@ -212,7 +212,20 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             fall_silent=self._streams_fall_silent,
             windows=self._windows(),
             starved=lambda: self._starved(instance),
+            force=lambda reason: self._force(instance, reason),
         )
+
+    async def _force(self, instance: InstanceT, reason: str) -> bool:
+        """End a sandbox of ours whose agent cannot be trusted; return False if only its connections ended."""
+        for client in filter(None, (instance.client, instance.lifeline)):
+            await client.finish(reason)
+        with anyio.move_on_after(_KILL_PATIENCE):
+            return instance.is_ours and await self._kill(instance)
+        return False
+
+    async def _kill(self, instance: InstanceT) -> bool:
+        """Kill a sandbox from outside, without its agent; return False if this backend cannot at once."""
+        return False
 
     async def _client(self, sandbox_id: str) -> AgentClient:
         """Return the live connection to a sandbox; open one with `_connect` if there is none."""
@@ -300,7 +313,9 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         lost: _Lost = OutcomeUnknownError if once else ProviderUnavailableError
         unknown = "; whether it ran, and how it ended, is unknown" if once else ""
         if isinstance(error, ProtocolError):
-            await client.violated(error)
+            with anyio.CancelScope(shield=True):  # the call may have been cancelled
+                await client.finish(error.reason)
+                await self._force(self._known(sandbox_id), error.reason)
         if isinstance(error, ConnectionEndedError):
             broke = f"the connection to sandbox {{!r}} broke during a call{unknown}"
             return await self._why_broken(sandbox_id, client, error, broke, lost)
@@ -440,7 +455,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
             stats = await requests.stats(client)
         except (ConnectionEndedError, SilentError, CallError) as error:
             if isinstance(error, ProtocolError):
-                await client.violated(error)
+                await self._force(instance, error.reason)
             return known
         if counted is None:
             counted = (stats.used.processor + stats.used.agent) / 1e9

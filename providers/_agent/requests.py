@@ -21,7 +21,7 @@ from sandboxkit.provider import Output
 from sandboxkit.providers._agent import frames
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
 from sandboxkit.providers._agent.exec_frame import exec_payload
-from sandboxkit.providers._agent.failures import CallError, ProtocolError
+from sandboxkit.providers._agent.failures import CallError, ProtocolError, SilentError
 from sandboxkit.providers._agent.frames import Fields, Kind, Windows
 from sandboxkit.providers._agent.launch import AgentConfig
 from sandboxkit.providers._agent.stream import AgentStream
@@ -287,6 +287,13 @@ async def _result(stream: AgentStream, past_listing: CallError | None = None) ->
     return b"".join(parts)
 
 
+async def _soon(stream: AgentStream, seconds: float = 30.0) -> bytes:
+    """Return the result of a call that an agent answers in time whatever its sandbox does, or raise SilentError."""
+    with anyio.move_on_after(seconds):
+        return await _result(stream)
+    raise SilentError(f"no answer to a call within {seconds:g} s")
+
+
 async def read_file(client: AgentClient, path: str, max_bytes: int) -> bytes:
     """Return a regular file's content; the agent refuses more than `max_bytes`."""
     return b"".join([piece async for piece in read_pieces(client, path, max_bytes)])
@@ -381,7 +388,7 @@ async def remove(client: AgentClient, path: str, recursive: bool) -> None:
 
 async def renew(client: AgentClient, lifetime: float) -> None:
     """Move the deadline to `lifetime` seconds from now."""
-    await _result(client.call(_RENEW, struct.pack(">d", lifetime)))
+    await _soon(client.call(_RENEW, struct.pack(">d", lifetime)))
 
 
 async def pause(client: AgentClient, paused: bool, *, while_connected: bool = False) -> None:
@@ -389,12 +396,12 @@ async def pause(client: AgentClient, paused: bool, *, while_connected: bool = Fa
 
     With `while_connected` they also go on when the connection of this client ends.
     """
-    await _result(client.call(_PAUSE, bytes([2 if paused and while_connected else paused])))
+    await _soon(client.call(_PAUSE, bytes([2 if paused and while_connected else paused])), 15)
 
 
 async def logs(client: AgentClient) -> bytes:
     """Return the newest output of the main command."""
-    return await _result(client.call(_LOGS, most=_MOST_LOGS))
+    return await _soon(client.call(_LOGS, most=_MOST_LOGS))
 
 
 async def wait(client: AgentClient) -> int:
@@ -417,7 +424,7 @@ async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> No
         + frames.string(interpreter.setup)
     )
     try:
-        await _result(client.call(_INTERPRETER, arguments))
+        await _soon(client.call(_INTERPRETER, arguments), 150)
     except CallError as error:
         raise _not_started(error) from error
 
@@ -447,7 +454,7 @@ async def reset(client: AgentClient) -> tuple[list[str], ProcessorUsage]:
 
     Returns a list of what could not be reset, empty on success, and the usage so far.
     """
-    fields = Fields(await _result(client.call(_RESET)))
+    fields = Fields(await _soon(client.call(_RESET), 60))
     return fields.texts(), ProcessorUsage.of(fields.rest())
 
 
@@ -463,7 +470,7 @@ class Stats:
 
 async def stats(client: AgentClient) -> Stats:
     """Return the sandbox's present and past resource usage."""
-    result = await _result(client.call(_STATS))
+    result = await _soon(client.call(_STATS))
     processes, resident = frames.unpack(_RUNNING, result[: _RUNNING.size])
     return Stats(processes, resident, ProcessorUsage.of(result[_RUNNING.size :]))
 

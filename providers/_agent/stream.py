@@ -40,6 +40,8 @@ class Sender(Protocol):
 
     def kill_patience(self) -> float: ...
 
+    async def outlived(self, waited: float) -> None: ...
+
     def ping_soon(self) -> None: ...
 
 
@@ -202,8 +204,8 @@ class AgentStream:
     async def abandon(self) -> None:
         """Kill the request and wait until it has ended; a command's whole process tree is then dead.
 
-        Raises SilentError if the agent does not confirm the end in time. For a request that failed
-        through silence, the kill is only queued for when the agent recovers.
+        An agent that does not confirm the end in time is ended, see `AgentClient.outlived`. For a request
+        that failed through silence, the kill is only queued for when the agent recovers.
         """
         if self.finished or self._client.ended is not None:
             return
@@ -224,4 +226,4 @@ class AgentStream:
                         self._arrived.clear()
                         await self._arrived.wait()
                     return
-            raise SilentError(f"it could not be killed within {waited:g} s")
+            await self._client.outlived(waited)

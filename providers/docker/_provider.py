@@ -391,6 +391,13 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
         if direct is not None:
             await self._prefer(sandbox_id, direct)
 
+    async def _kill(self, instance: DockerInstance) -> bool:
+        with suppress(SandboxError):
+            what = "kill a sandbox"
+            await self._daemon.call(lambda api: api.kill(instance.id), what=what)
+            return True
+        return False
+
     def _agent_pid(self, instance: DockerInstance) -> int | None:
         return self._ways.pid(instance.way)
 
@@ -413,6 +420,7 @@ class DockerProvider(DockerSnapshots, PausingProvider[DockerInstance]):
                 requests.hello(None, beside_owner=True),
                 patience=_PREFER_PATIENCE,
                 starved=lambda: self._starved(instance),
+                force=lambda reason: self._force(instance, reason),
             )
         except (ConnectionEndedError, SilentError):
             return

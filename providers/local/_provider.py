@@ -45,6 +45,7 @@ from sandboxkit.providers.local._counters import Counters, attributed, out_of_me
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
 from sandboxkit.providers.local._namespaces import start_failure
+from sandboxkit.providers.local._lifetime import LifetimeWatch
 from sandboxkit.providers.local._snapshots import LocalSnapshots
 from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
@@ -68,6 +69,12 @@ class LocalInstance(Instance):
     """The sandbox's processes if it has gVisor, also after their end."""
     by_command: bool = False
     """Whether gVisor ended by itself, which its programs alone can cause."""
+    lifetime: LifetimeWatch | None = None
+
+    async def aclose(self) -> None:
+        if self.lifetime:
+            self.lifetime.stop()
+        await super().aclose()
 
 
 class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
@@ -200,8 +207,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         if self._host.may_limit and not is_gvisor(spec):
             launched.limit(launched.init_pid, instead)
         now = time.time()
-        datasets, volumes = split_mounts(spec.mounts)
-        user = _spec.USERS[spec.user]
+        user, (datasets, volumes) = _spec.USERS[spec.user], split_mounts(spec.mounts)
         self._state.publish(
             begun,
             _state.SandboxRecord(
@@ -227,6 +233,12 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         instance.launched, instance.user, instance.detached = launched, user, spec.detach
         instance.gvisor = launched if is_gvisor(spec) else None
         launched.on_exit = lambda: self._ended(instance, launched)
+        instance.lifetime = LifetimeWatch(
+            lambda: (meta := self._state.load(sandbox_id)) and meta.expires,
+            lambda: self._force(instance, "lifetime"),
+        )
+        if spec.lifetime is not None:
+            instance.lifetime.begin(spec.lifetime, now + spec.lifetime)
 
     def _ended(self, instance: LocalInstance, launched: Launched) -> None:
         """Record why a sandbox of ours ended, and remove its control groups and folder."""
@@ -374,9 +386,10 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
 
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         await super().renew(sandbox_id, lifetime)
-        self._note(
-            sandbox_id, "renewed", lambda meta: replace(meta, expires=time.time() + lifetime)
-        )
+        expires = time.time() + lifetime
+        if watch := self._known(sandbox_id).lifetime:
+            watch.begin(lifetime, expires)
+        self._note(sandbox_id, "renewed", lambda meta: replace(meta, expires=expires))
 
     async def pause(self, sandbox_id: str) -> None:
         await super().pause(sandbox_id)
@@ -406,6 +419,11 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
                     f"sandbox {sandbox_id!r} was {done}, but this cannot be recorded in "
                     f"{self._state.path}: {error.strerror}; free space there and try again"
                 ) from error
+
+    async def _kill(self, instance: LocalInstance) -> bool:
+        if launched := instance.launched:
+            await launched.kill()
+        return launched is not None
 
     def _agent_pid(self, instance: LocalInstance) -> int | None:
         return None if instance.launched is None else instance.launched.init_pid

@@ -63,7 +63,7 @@ class Ledger:
             if self._writing is None or self._writing.done():
                 self._writing = asyncio.create_task(self._write_soon())
 
-        meter = SandboxMeter(provider, sandbox_id, charge, self._meters.discard)
+        meter = SandboxMeter(provider, spec, sandbox_id, charge, self._meters.discard)
         self._meters.add(meter)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from dataclasses import replace
 from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.ledger._amounts import Amounts
 from sandboxkit.provider import Provider
-from sandboxkit.types import Usage
+from sandboxkit.types import SandboxSpec, Usage
 
 _log = logging.getLogger("sandboxkit")
 
@@ -18,17 +19,24 @@ _READ_SECONDS = 1.0
 _FIRST_SECONDS, _LONGEST_SECONDS = 0.25, 30.0
 """The interval (s) between readings: the sandbox's age, between these bounds. Elsewhere than on this machine
 it is always the longest one, because a reading may be a request that a vendor counts."""
+_MOST_PROCESSORS, _MOST_MEMORY, _MOST_BYTES = 256, 512 << 30, 100e9
+"""What a sandbox without limits has at most, if its machine is not known: processors, bytes, and bytes sent or
+received a second."""
+_SLACK_SECONDS = 1.0
+"""How long (s) before its meter a sandbox may have begun."""
 
 
 class SandboxMeter:
     """Measures one sandbox from its creation to its end. Used on the background loop only.
 
-    Between two readings memory is taken to change evenly; after the last one it stays as it was.
+    Between two readings memory is taken to change evenly; after the last one it stays as it was. What the
+    sandbox says of itself counts only up to its limits, or those of its machine, for the time that it existed.
     """
 
     def __init__(
         self,
         provider: Provider,
+        spec: SandboxSpec,
         sandbox_id: str,
         charge: Callable[[Amounts], None],
         ended: Callable[["SandboxMeter"], None],
@@ -36,6 +44,9 @@ class SandboxMeter:
         """`charge` takes what was used since the last charge; `ended` is called once, at the end."""
         self._provider, self._id = provider, sandbox_id
         self._charge, self._ended = charge, ended
+        here = provider.on_this_machine
+        self._cpus = spec.cpus or max(os.cpu_count() or 1, _MOST_PROCESSORS)
+        self._most_memory = (spec.memory_mb or 0) << 20 or (_memory() if here else _MOST_MEMORY)
         self._began = self._charged = time.monotonic()
         self._until: float | None = None
         """When the sandbox ended by itself (monotonic seconds)."""
@@ -123,20 +134,36 @@ class SandboxMeter:
         memory = None if usage is None else usage.memory_bytes
         before = self._memory
         if memory is not None or before is not None:
-            known = [float(each) for each in (before, memory) if each is not None]
+            given = [each for each in (before, memory) if each is not None]
+            known = [_within(each, 0.0, self._most_memory) for each in given]
             amounts.memory_known = amounts.sandbox_seconds
             amounts.memory_byte_seconds = amounts.sandbox_seconds * sum(known) / len(known)
             self._memory = known[-1]
         if usage is not None and usage.processor_seconds is not None:
             since, seen = self._processor
+            used = self._counter(usage.processor_seconds, seen, self._cpus, now)
             amounts.processor_known = max(now - since, 0.0)
-            amounts.processor_seconds = max(usage.processor_seconds - seen, 0.0)
-            self._processor = now, usage.processor_seconds
+            amounts.processor_seconds = used - seen
+            self._processor = now, used
         if usage is not None and usage.sent_bytes is not None and usage.received_bytes is not None:
             since, sent, received = self._bytes
             amounts.bytes_known = max(now - since, 0.0)
-            amounts.sent_bytes = max(usage.sent_bytes - sent, 0)
-            amounts.received_bytes = max(usage.received_bytes - received, 0)
-            self._bytes = now, usage.sent_bytes, usage.received_bytes
+            more = self._counter(usage.sent_bytes, sent, _MOST_BYTES, now)
+            again = self._counter(usage.received_bytes, received, _MOST_BYTES, now)
+            amounts.sent_bytes, amounts.received_bytes = int(more - sent), int(again - received)
+            self._bytes = now, int(more), int(again)
         self._charged = max(now, self._charged)
         self._charge(amounts)
+
+    def _counter(self, value: float, seen: float, rate: float, now: float) -> float:
+        """Return a counter's value: not below the one before, and at most `rate` for each second so far."""
+        return _within(value, seen, max(rate * (now - self._began + _SLACK_SECONDS), seen))
+
+
+def _within(value: float, least: float, most: float) -> float:
+    """Return the value, or the bound that it exceeds; the least one for NaN."""
+    return most if value > most else value if value >= least else least
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

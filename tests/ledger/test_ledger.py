@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 import signal
 import sqlite3
 import subprocess
@@ -23,7 +24,7 @@ from sandboxkit.ledger import Amounts, LedgerFile, _ledger, _meter, flush
 from sandboxkit.ledger._store import OTHER, RowKey
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
-from sandboxkit.types import Usage
+from sandboxkit.types import SandboxSpec, Usage
 from tests.components import needs_mounts
 from tests.ledger.conftest import Totals
 from tests.pool.providers import line_of
@@ -91,13 +92,13 @@ def test_a_vendor_is_asked_once_at_the_end_of_a_short_sandbox(
 ) -> None:
     monkeypatch.setattr(CountedProvider, "on_this_machine", here)
     provider = CountedProvider()
-    provider.usage_now = Usage(3.0, None, 1, 1 << 20, 10, 20)
+    provider.usage_now = Usage(0.3, None, 1, 1 << 20, 10, 20)
     with Session(provider) as session, session.sandbox() as sandbox:
         sandbox.exec(["sleep", "0.5"]).result(_SECONDS)
         if here:
             until(lambda: provider.readings > 0, "it is read", _SECONDS)
     found = used()
-    assert (found.processor_seconds, found.sent_bytes, found.received_bytes) == (3.0, 10, 20)
+    assert (found.processor_seconds, found.sent_bytes, found.received_bytes) == (0.3, 10, 20)
     assert found.processor_known == found.bytes_known == pytest.approx(found.sandbox_seconds)
     if not here:
         assert (provider.readings, found.memory_known) == (1, 0)
@@ -145,17 +146,38 @@ async def test_a_deletion_during_a_reading_charges_what_was_used_since(
     async def slow(*_: object, last: bool = False) -> Usage:
         begun.set()
         await allowed.wait()
-        return Usage(3.0 if last else 1.0, None, None, None)
+        return Usage(0.3 if last else 0.1, None, None, None)
 
     monkeypatch.setattr(FakeProvider, "metered", slow)
-    meter = _meter.SandboxMeter(FakeProvider(), "one", charged.append, lambda _: None)
+    meter = _meter.SandboxMeter(
+        FakeProvider(), SandboxSpec(), "one", charged.append, lambda _: None
+    )
     reading = asyncio.create_task(meter.read())
     await begun.wait()
     ending = asyncio.create_task(meter.end())
     await asyncio.sleep(0)  # it waits for the reading
     allowed.set()
     await asyncio.gather(reading, ending)
-    assert sum(each.processor_seconds for each in charged) == 3.0
+    assert sum(each.processor_seconds for each in charged) == pytest.approx(0.3)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("said", [2.0**62, math.inf, math.nan, -1.0, 0.1])
+async def test_what_a_sandbox_says_of_itself_counts_within_its_limits(said: float) -> None:
+    provider, charged, total = CountedProvider(), list[Amounts](), Amounts()
+    spec = SandboxSpec(cpus=2, memory_mb=64)
+    meter = _meter.SandboxMeter(provider, spec, "one", charged.append, lambda _: None)
+    for each in (said, 0.0, said):  # what was counted before is not counted again
+        whole = int(each) if math.isfinite(each) else each
+        provider.usage_now = Usage(each, None, 1, whole, whole, whole)  # type: ignore[arg-type]  # lies
+        await meter.read()
+    await meter.end()
+    for amounts in charged:
+        total.add(amounts)
+    second = total.sandbox_seconds + _meter._SLACK_SECONDS
+    assert 0 <= total.processor_seconds <= (0.1 if said == 0.1 else 2 * second)
+    assert 0 <= total.memory_byte_seconds <= (64 << 20) * total.sandbox_seconds
+    assert 0 <= total.sent_bytes == total.received_bytes <= _meter._MOST_BYTES * second
 
 
 def test_a_start_that_fails_after_the_creation_is_charged_its_time(used: Totals) -> None:
