@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -46,12 +46,17 @@ PAYLOADS = st.one_of(
     st.sampled_from([EXIT, EXIT[1:], b"", b"\0\1", bytes(4), b"\0\0\0\1", b"\xff" * 37]),
     st.builds(frames.string, st.binary(max_size=20)),
     st.builds(lambda number: bytes(4) + frames.string(str(number)), st.integers(0, 200)),
-    st.sampled_from([bytes(64 << 10), bytes(1 << 20)]),
+    st.sampled_from([64 << 10, 1 << 20]).map(bytes),
 )
 
 
 async def _drop(*_: object) -> None:
     pass
+
+
+async def _turns() -> None:
+    for _ in range(20):  # of the loop, which reads meanwhile what has come
+        await asyncio.sleep(0)
 
 
 async def _tar() -> AsyncIterator[bytes]:
@@ -141,14 +146,14 @@ class OwnerMachine(RuleBasedStateMachine):
                     pass
             async with asyncio.timeout(5):
                 await loop.sock_sendall(self.agent, data)
-        await anyio.wait_all_tasks_blocked()
+        await _turns()
 
     @rule(name=st.sampled_from(sorted(ASKS)))
     def ask(self, name: str) -> None:
         async def begin() -> None:
             asked: Coroutine[Any, Any, object] = ASKS[name](self.provider, self.hostile)
             self.tasks.append(asyncio.create_task(asked))
-            await anyio.wait_all_tasks_blocked()
+            await _turns()
 
         self.runner.run(begin())
 
@@ -283,12 +288,19 @@ class AgentMachine(RuleBasedStateMachine):
         self._put(link.RECORD.pack(link.DATA, self.sent, len(data)) + data)
         self.sent += len(data)
 
+    @initialize()
+    def begin(self) -> None:
+        self._connect(0, False, hello())
+
     @rule(
         grace=st.sampled_from([0, 0, 0, 50]),
         resume=st.sampled_from([False, False, True]),
         first=st.just(hello()) | st.builds(hello, st.integers(0, 3)) | st.binary(max_size=30),
     )
-    def connect(self, grace: int, resume: bool, first: bytes) -> None:
+    def reconnect(self, grace: int, resume: bool, first: bytes) -> None:
+        self._connect(grace, resume, first)
+
+    def _connect(self, grace: int, resume: bool, first: bytes) -> None:
         self._close()
         self.connection, self.sent = socket.socket(socket.AF_UNIX), 0
         self.connection.settimeout(5)
@@ -321,8 +333,10 @@ class AgentMachine(RuleBasedStateMachine):
     @rule()
     def hear(self) -> None:
         if self.connection is not None:
+            self.connection.setblocking(False)
             with suppress(OSError):
-                self.connection.recv(1 << 20, socket.MSG_DONTWAIT)
+                self.connection.recv(1 << 20)
+            self.connection.settimeout(5)
 
     def teardown(self) -> None:
         """What still waits for more is told that no more comes; the agent answers or closes."""
