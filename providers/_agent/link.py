@@ -37,7 +37,7 @@ _PIECE_BYTES = 1 << 20
 _AT_ONCE = 16 << 10
 _KEEP_BYTES = 4 << 20
 """Maximum number of unacknowledged bytes that are kept; a sender waits above it."""
-_RECORDS_IN_A_ROW = 256
+_RECORDS_IN_A_ROW = 64
 """How many records of one link are handled before other tasks run."""
 _ACK_BYTES = 5 << 19
 """Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""

@@ -3,6 +3,7 @@
 python -m tests.chaos rounds PROVIDER,... COUNT SEED
 python -m tests.chaos calls TARGET,... COUNT SEED
 python -m tests.chaos soak PROVIDER,... SECONDS SEED
+python -m tests.chaos hostile local SECONDS SEED
 """
 
 import json
@@ -112,9 +113,19 @@ def run_soak(provider: str, seconds: int, seed: int) -> bool:
     return well
 
 
+def run_hostile(provider: str, seconds: int, seed: int) -> bool:
+    """Whether honest sandboxes were served beside a hostile agent; nothing of it is random."""
+    from tests.chaos.test_hostile import run
+
+    found = run(seconds)
+    sys.stdout.write(f"{pformat(found)}\n")
+    return not found.wrong and found.beside <= max(3 * found.alone, 0.05)
+
+
 if __name__ == "__main__":
     mode, who, many, first = sys.argv[1:]
-    action = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak}[mode]
+    actions = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak, "hostile": run_hostile}
+    action = actions[mode]
     with tempfile.TemporaryDirectory() as state:
         os.environ["SANDBOXKIT_STATE_DIR"] = state
         went = [action(each, int(many), int(first)) for each in who.split(",")]
