@@ -6,11 +6,12 @@ import socket
 import subprocess
 import tempfile
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from unittest import mock
 
 import anyio
 import pytest
@@ -100,6 +101,18 @@ class NamespaceProvider(AgentProvider[Instance]):
             if process.returncode is None:
                 process.kill()
             await process.wait()
+
+
+@contextmanager
+def hostile_agents() -> Iterator[None]:
+    """Sandboxes that start meanwhile have a program in the agent's place; see programs.toml."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "agent")
+        program.write_text(PROGRAMS["hostile"])
+        for path in (program, program.parent):
+            path.chmod(0o755)
+        with mock.patch.object(binary, "path", return_value=program):
+            yield
 
 
 class Run:

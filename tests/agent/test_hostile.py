@@ -2,23 +2,20 @@
 
 import hashlib
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from sandboxkit import CommandTimeoutError, Operation, SandboxError, SandboxTerminatedError, Session
 from sandboxkit.provider import Provider
-from sandboxkit.providers._agent import binary, client, stream
+from sandboxkit.providers._agent import client, stream
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._loopback import HOSTS
 from sandboxkit.providers.local import LocalProvider, _lifetime
-from tests.agent.conftest import PROGRAMS
+from tests.agent.conftest import PROGRAMS, hostile_agents
 from tests.docker_here import require_docker
 
-PROGRAM = PROGRAMS["hostile"].encode()
-VOLUME = f"sandboxkit-agent-{hashlib.sha256(PROGRAM + HOSTS).hexdigest()[:16]}"
+VOLUME = hashlib.sha256(PROGRAMS["hostile"].encode() + HOSTS).hexdigest()[:16]
 _SECONDS = 60.0
 
 
@@ -30,17 +27,16 @@ def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(client, "_LONG_KILL_PATIENCE", 1.0)
     monkeypatch.setattr(stream, "_LOOK", 0.1)
     monkeypatch.setattr(_lifetime, "_LATE", 0.5)
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder, "agent")
-        program.write_bytes(PROGRAM)
-        for path in (program, program.parent):
-            path.chmod(0o755)
-        monkeypatch.setattr(binary, "path", lambda arch=None: program)
+    with hostile_agents():
         found = DockerProvider() if request.param == "docker" else LocalProvider()
         yield found
         Operation(found.aclose()).result(_SECONDS)
     if request.param == "docker":
-        subprocess.run(["docker", "volume", "rm", VOLUME], check=True, capture_output=True)
+        subprocess.run(
+            ["docker", "volume", "rm", f"sandboxkit-agent-{VOLUME}"],
+            check=True,
+            capture_output=True,
+        )
 
 
 @pytest.mark.parametrize("mode", ["deaf", "stubborn", "busy"])

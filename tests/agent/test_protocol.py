@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 from anyio.abc import SocketAttribute
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit.errors import AgentTooOldError, ConfigurationError
@@ -139,24 +139,6 @@ async def test_an_agent_that_lists_no_calls_knows_the_first_thirteen() -> None:
     assert client.calls == bytes(range(1, 14))
     await client.aclose()
     agent.close()
-
-
-async def test_the_agent_survives_random_frames(box: Box) -> None:
-    kinds = [Kind.DATA, Kind.EOF, Kind.CREDIT, Kind.RESIZE, Kind.KILL, Kind.EXEC]
-    payloads = st.binary(max_size=40)
-    encoded = st.builds(frames.encode, st.sampled_from(kinds), st.integers(0, 2), payloads)
-    cases: list[bytes] = []
-
-    @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], database=None)
-    @given(st.lists(encoded | st.just(exec_frame()) | payloads, max_size=6))
-    def collect(parts: list[bytes]) -> None:
-        cases.append(b"".join(parts))
-
-    collect()
-    for data in cases:
-        await last_words(box, HELLO + data)
-    assert (await box.exec("echo", "alive")).stdout == b"alive\n"
-    await box.settled()
 
 
 async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box: Box) -> None:
