@@ -234,7 +234,7 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         instance.gvisor = launched if is_gvisor(spec) else None
         launched.on_exit = lambda: self._ended(instance, launched)
         instance.lifetime = LifetimeWatch(
-            lambda: (meta := self._state.load(sandbox_id)) and meta.expires,
+            lambda: meta.expires if (meta := self._state.load(sandbox_id)) else None,
             lambda: self._force(instance, "lifetime"),
         )
         if spec.lifetime is not None:

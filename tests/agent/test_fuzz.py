@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -131,12 +132,12 @@ class Owner(RuleBasedStateMachine):
             ]
         )
     )
-    def ask(self, call: tuple[object, ...]) -> None:
+    def ask(self, call: tuple[Any, ...]) -> None:  # Any: the arguments of whatever is called
         async def begin() -> None:
             name, *given = call
             options = given.pop() if given and isinstance(given[-1], dict) else {}
             given = [tar() if each is tar else each for each in given]
-            asked = getattr(self.provider, str(name))("0", *given, **options)
+            asked = getattr(self.provider, name)("0", *given, **options)
             self.tasks.append(asyncio.create_task(asked))
             await self._send(b"")
 
