@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from sandboxkit.errors import SandboxPausedError, SandboxTerminatedError
-from sandboxkit.providers._agent import frames, link, requests
+from sandboxkit.providers._agent import frames, heartbeat, link, requests
 from sandboxkit.providers._agent.client import AgentClient
-from sandboxkit.providers._agent.failures import ConnectionEndedError
+from sandboxkit.providers._agent.failures import ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Fields, Kind
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command
@@ -171,6 +171,24 @@ async def test_a_flood_leaves_the_loop_to_others(agent: Agent) -> None:
         await asked
     beside.cancel()
     assert turns > flood // link._RECORDS_IN_A_ROW
+
+
+async def test_what_an_agent_does_not_read_it_has_not_heard(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledgements are no sign of life while the same record waits to be written."""
+    for name in ("_TICK", "_PING_AFTER", "SILENT_AFTER"):
+        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
+
+    async def acknowledge() -> None:
+        while True:
+            await agent.stream.send(link.RECORD.pack(link.ACK, 0, 0))
+            await anyio.sleep(0.02)
+
+    beside = asyncio.create_task(acknowledge())
+    with anyio.fail_after(30), pytest.raises(SilentError):
+        await requests.write_file(agent.client, "/x", bytes(1 << 20), None)
+    beside.cancel()
 
 
 async def test_an_agent_that_answers_and_closes_is_given_up_after_the_grace() -> None:
