@@ -303,8 +303,9 @@ class AgentClient:
 
     def kill_patience(self) -> float:
         """Return how long (s) to wait for a kill, given the agent's present state."""
-        patient = self._responds or (self._link.falls_silent and not self._link.held)
-        return _LONG_KILL_PATIENCE if patient or self.starved() else _KILL_PATIENCE
+        starved = self.starved()  # asked each time, because it compares with its last sample
+        patient = starved or self._responds or (self._link.falls_silent and not self._link.held)
+        return _LONG_KILL_PATIENCE if patient else _KILL_PATIENCE
 
     @property
     def _responds(self) -> bool:

@@ -115,7 +115,9 @@ class Link:
         """Number of bytes of the current record's payload that have yet to arrive."""
         self._old = 0
         """Number of those bytes, at their front, that are duplicates; a proxy may send data twice."""
-        self._received = self._acknowledged = self._sent = self.written = 0
+        self._received = self._acknowledged = self._sent = 0
+        self.is_writing, self.written = False, 0
+        """Whether a record is being written, and how many were."""
         self._kept = bytearray()
         if greeting is not None:
             self._sent = len(greeting.payload)
@@ -253,11 +255,6 @@ class Link:
             await self._write(RECORD.pack(ACK, self._received, 0))
 
     @property
-    def is_writing(self) -> bool:
-        """Whether a record is being written; `written` counts those that were."""
-        return self._writing.locked()
-
-    @property
     def is_between(self) -> bool:
         """Whether a broken connection is being replaced."""
         return self._stream is None and not self._closed
@@ -320,6 +317,7 @@ class Link:
             return  # the connection is being replaced, and `_reconnect` resends
         begin, self._begin = self._begin, b""
         try:
+            self.is_writing = True
             await stream.send(begin + record if begin else record)
             self.written += 1
         except BROKEN:
@@ -327,6 +325,8 @@ class Link:
                 raise
             # A later record on this connection would leave a gap; the receiver opens a new connection.
             await anyio.aclose_forcefully(stream)
+        finally:
+            self.is_writing = False
 
     def _take(self, chunk: bytes) -> Sequence[bytes | memoryview]:
         """Return the payload bytes in `chunk`, which may begin and end within a record.
