@@ -39,8 +39,10 @@ from sandboxkit.providers._agent.stream import (
 _KILL_PATIENCE = 2.0
 """Seconds in which a silent agent that is not starved must kill a command's process tree."""
 _LONG_KILL_PATIENCE = 7.0
-"""Seconds in which any other agent must: one that answers, is starved, or is behind a network. The tree may
-have many processes. An agent that takes longer is ended from outside, where that is possible."""
+"""Seconds in which an agent that answers must, since the tree may have many processes. One that takes longer is
+ended from outside, where that is possible."""
+_SLOW_KILL_PATIENCE = 15.0
+"""Seconds in which one must that is starved or behind a network."""
 _BEGIN_PATIENCE = 60.0
 """Seconds in which a newly started agent must send WELCOME."""
 
@@ -182,7 +184,7 @@ class AgentClient:
         """Send CLOSE: this client disconnects for good. Return False if the link is broken."""
         try:
             await self._link.leave()
-        except BROKEN:
+        except (*BROKEN, TimeoutError):
             return False
         return True
 
@@ -303,9 +305,10 @@ class AgentClient:
 
     def kill_patience(self) -> float:
         """Return how long (s) to wait for a kill, given the agent's present state."""
-        starved = self.starved()  # asked each time, because it compares with its last sample
-        patient = starved or self._responds or (self._link.falls_silent and not self._link.held)
-        return _LONG_KILL_PATIENCE if patient else _KILL_PATIENCE
+        # It compares with its last sample, so ask it each time.
+        if self.starved() or (self._link.falls_silent and not self._link.held):
+            return _SLOW_KILL_PATIENCE
+        return _LONG_KILL_PATIENCE if self._responds else _KILL_PATIENCE
 
     @property
     def _responds(self) -> bool:

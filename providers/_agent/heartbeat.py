@@ -45,7 +45,6 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
         self._last_received = link.last_received
         self._quiet = self._since_ping = 0.0
-        self._written = 0
         self._idle = True
         """Whether no request was waiting at the last tick."""
         self._replaced = 0
@@ -78,9 +77,7 @@ class Heartbeat:
         # A blocked loop ticks late and could not receive meanwhile: count one tick, not wall time.
         self._quiet += _TICK
         self._since_ping += _TICK
-        written, self._written = self._written, self._link.written
-        stuck = self._link.is_writing and written == self._written  # what is sent is not read
-        if self._link.last_received != self._last_received and not stuck:
+        if self._link.last_received != self._last_received:
             self._last_received, self._quiet, self._replaced = self._link.last_received, 0.0, 0
         if self._link.held or (self._link.is_between and not self._link.falls_silent):
             self._quiet = 0.0  # the stream ended; the link's grace bounds its replacement

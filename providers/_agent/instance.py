@@ -1,7 +1,9 @@
 """All of a provider's state for one sandbox, in one object."""
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.heartbeat import BusyDetector
@@ -40,6 +42,15 @@ class Instance:
     """How many bytes went to and came from its agent over clients that others have replaced."""
     before: ProcessorTimes = ProcessorTimes(0.0, 0.0)
     """The sandbox's usage at the last reset."""
+    timer: "asyncio.Task[None] | None" = None
+    """The background task that renews the sandbox or ends it in time."""
+
+    async def set_timer(self, work: Coroutine[Any, Any, None] | None) -> None:
+        """Cancel the timer, and run `work` in the background as the new one, unless it is None."""
+        before, self.timer = self.timer, None if work is None else asyncio.create_task(work)
+        if before is not None and before is not asyncio.current_task():
+            before.cancel()
+            await asyncio.wait([before])
 
     def moved(self) -> tuple[int, int]:
         """Return how many bytes went to its agent and came from it, over all connections of this process."""
@@ -76,4 +87,5 @@ class Instance:
 
     async def aclose(self) -> None:
         """Release all resources, without waiting for the sandbox's end. Idempotent."""
+        await self.set_timer(None)
         await self.disconnect()

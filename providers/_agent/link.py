@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Self
 
 import anyio
@@ -42,6 +43,8 @@ _RECORDS_IN_A_ROW = 64
 _ACK_BYTES = 5 << 19
 """Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""
 _REPLY_SECONDS, _LEAVE_SECONDS = 8.0, 1.0
+_READ_SECONDS = 2.0
+"""How long (s) an agent may leave a record unread; what it sends after that is no sign of life."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _LASTS = 10.0
 """A connection that held for so many seconds was of use, even if it was idle."""
@@ -116,8 +119,7 @@ class Link:
         self._old = 0
         """Number of those bytes, at their front, that are duplicates; a proxy may send data twice."""
         self._received = self._acknowledged = self._sent = 0
-        self.is_writing, self.written = False, 0
-        """Whether a record is being written, and how many were."""
+        self._writing_since = inf
         self._kept = bytearray()
         if greeting is not None:
             self._sent = len(greeting.payload)
@@ -180,7 +182,8 @@ class Link:
                     chunk = b""
                 else:
                     chunk = await self._chunk(stream)
-                    self.last_received = time.monotonic()
+                    if (now := time.monotonic()) < self._writing_since + _READ_SECONDS:
+                        self.last_received = now
             except BROKEN:
                 if not self.grace or self._closed or self._leaving or not self._confirmed:
                     raise
@@ -272,16 +275,14 @@ class Link:
     async def leave(self) -> None:
         """Send CLOSE to end the session; `receive` still returns data that the agent sends before the end.
 
-        Raises one of BROKEN if there is no connection, or the agent reads nothing for a second.
+        Raises one of BROKEN if there is no connection, and TimeoutError if the agent does not read for a second.
         """
         self._leaving = True
         if self.is_between:
             raise anyio.BrokenResourceError
-        with anyio.move_on_after(_LEAVE_SECONDS):
+        with anyio.fail_after(_LEAVE_SECONDS):
             async with self._writing:
                 await self._write(RECORD.pack(CLOSE, self._sent, 0))
-                return
-        raise anyio.BrokenResourceError
 
     def give_up(self) -> None:
         """Treat the current connection as broken: `receive` then replaces it."""
@@ -317,16 +318,15 @@ class Link:
             return  # the connection is being replaced, and `_reconnect` resends
         begin, self._begin = self._begin, b""
         try:
-            self.is_writing = True
+            self._writing_since = time.monotonic()
             await stream.send(begin + record if begin else record)
-            self.written += 1
         except BROKEN:
             if not self.grace:
                 raise
             # A later record on this connection would leave a gap; the receiver opens a new connection.
             await anyio.aclose_forcefully(stream)
         finally:
-            self.is_writing = False
+            self._writing_since = inf
 
     def _take(self, chunk: bytes) -> Sequence[bytes | memoryview]:
         """Return the payload bytes in `chunk`, which may begin and end within a record.

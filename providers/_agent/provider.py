@@ -5,7 +5,7 @@ import errno
 import math
 from abc import abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, Generic, TypeVar
 
 import anyio
@@ -219,7 +219,7 @@ class AgentProvider(PortsProvider, Generic[InstanceT]):
         """End a sandbox of ours whose agent cannot be trusted; return False if only its connections ended."""
         for client in filter(None, (instance.client, instance.lifeline)):
             await client.finish(reason)
-        with anyio.move_on_after(_KILL_PATIENCE):
+        with anyio.move_on_after(_KILL_PATIENCE), suppress(SandboxError):
             return instance.is_ours and await self._kill(instance)
         return False
 

@@ -88,19 +88,6 @@ class HostedInstance(Instance):
     """The command that was sent with the sandbox's start, until `exec` continues it."""
     machine_seen: str | None = None
     """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
-    timer: "asyncio.Task[None] | None" = None
-    """The background task that renews the sandbox or ends it in time."""
-
-    async def set_timer(self, work: Coroutine[Any, Any, None] | None) -> None:
-        """Cancel the timer, and run `work` in the background as the new one, unless it is None."""
-        before, self.timer = self.timer, None if work is None else asyncio.create_task(work)
-        if before is not None and before is not asyncio.current_task():
-            before.cancel()
-            await asyncio.wait([before])
-
-    async def aclose(self) -> None:
-        await self.set_timer(None)
-        await super().aclose()
 
 
 _T = TypeVar("_T")

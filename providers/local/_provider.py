@@ -1,5 +1,6 @@
 """The local provider: sandboxes on this machine's kernel, without a daemon and without root."""
 
+import asyncio
 import builtins
 import errno
 import os
@@ -52,7 +53,7 @@ from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
 
 _PIDS = 256
 _DISK_MB = 1024
-_KILL_PATIENCE = 5.0
+_KILL_PATIENCE = _LATE = 5.0
 _AT_ONCE = 0.001
 _AGENT_PIDS = 32
 """Pids for bubblewrap and the agent's threads, in addition to the sandbox's limit."""
@@ -69,12 +70,6 @@ class LocalInstance(Instance):
     """The sandbox's processes if it has gVisor, also after their end."""
     by_command: bool = False
     """Whether gVisor ended by itself, which its programs alone can cause."""
-    lifetime: LifetimeWatch | None = None
-
-    async def aclose(self) -> None:
-        if self.lifetime:
-            self.lifetime.stop()
-        await super().aclose()
 
 
 class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
@@ -233,12 +228,9 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
         instance.launched, instance.user, instance.detached = launched, user, spec.detach
         instance.gvisor = launched if is_gvisor(spec) else None
         launched.on_exit = lambda: self._ended(instance, launched)
-        instance.lifetime = LifetimeWatch(
-            lambda: meta.expires if (meta := self._state.load(sandbox_id)) else None,
-            lambda: self._force(instance, "lifetime"),
-        )
         if spec.lifetime is not None:
-            instance.lifetime.begin(spec.lifetime, now + spec.lifetime)
+            expiry = self._expire(instance, spec.lifetime, now + spec.lifetime)
+            instance.timer = asyncio.create_task(expiry)
 
     def _ended(self, instance: LocalInstance, launched: Launched) -> None:
         """Record why a sandbox of ours ended, and remove its control groups and folder."""
@@ -387,9 +379,18 @@ class LocalProvider(LocalSnapshots, PausingProvider[LocalInstance]):
     async def renew(self, sandbox_id: str, lifetime: float) -> None:
         await super().renew(sandbox_id, lifetime)
         expires = time.time() + lifetime
-        if watch := self._known(sandbox_id).lifetime:
-            watch.begin(lifetime, expires)
+        if (instance := self._known(sandbox_id)).launched:
+            await instance.set_timer(self._expire(instance, lifetime, expires))
         self._note(sandbox_id, "renewed", lambda meta: replace(meta, expires=expires))
+
+    async def _expire(self, instance: LocalInstance, lifetime: float, expires: float) -> None:
+        """End a sandbox whose agent does not, unless another process has moved the end in its record."""
+        while lifetime > 0:
+            await anyio.sleep(lifetime + _LATE)
+            meta = self._state.load(instance.id)
+            before, expires = expires, (meta and meta.expires) or expires
+            lifetime = expires - before  # which does not depend on how this machine's clock is set
+        await self._force(instance, "lifetime")
 
     async def pause(self, sandbox_id: str) -> None:
         await super().pause(sandbox_id)

@@ -44,9 +44,10 @@ class SandboxMeter:
         """`charge` takes what was used since the last charge; `ended` is called once, at the end."""
         self._provider, self._id = provider, sandbox_id
         self._charge, self._ended = charge, ended
-        here = provider.on_this_machine
         self._cpus = spec.cpus or max(os.cpu_count() or 1, _MOST_PROCESSORS)
-        self._most_memory = (spec.memory_mb or 0) << 20 or (_memory() if here else _MOST_MEMORY)
+        most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        most = most if provider.on_this_machine else _MOST_MEMORY
+        self._most_memory = most if spec.memory_mb is None else spec.memory_mb << 20
         self._began = self._charged = time.monotonic()
         self._until: float | None = None
         """When the sandbox ended by itself (monotonic seconds)."""
@@ -163,7 +164,3 @@ class SandboxMeter:
 def _within(value: float, least: float, most: float) -> float:
     """Return the value, or the bound that it exceeds; the least one for NaN."""
     return most if value > most else value if value >= least else least
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -11,7 +11,7 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import client, stream
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._loopback import HOSTS
-from sandboxkit.providers.local import LocalProvider, _lifetime
+from sandboxkit.providers.local import LocalProvider, _provider
 from tests.agent.conftest import PROGRAMS, hostile_agents
 from tests.docker_here import require_docker
 
@@ -25,8 +25,9 @@ def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         require_docker()
     monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
     monkeypatch.setattr(client, "_LONG_KILL_PATIENCE", 1.0)
+    monkeypatch.setattr(client, "_SLOW_KILL_PATIENCE", 1.0)
     monkeypatch.setattr(stream, "_LOOK", 0.1)
-    monkeypatch.setattr(_lifetime, "_LATE", 0.5)
+    monkeypatch.setattr(_provider, "_LATE", 0.5)
     with hostile_agents():
         found = DockerProvider() if request.param == "docker" else LocalProvider()
         yield found

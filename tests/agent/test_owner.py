@@ -177,6 +177,7 @@ async def test_what_an_agent_does_not_read_it_has_not_heard(
     agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acknowledgements are no sign of life while the same record waits to be written."""
+    monkeypatch.setattr(link, "_READ_SECONDS", 0.1)
     for name in ("_TICK", "_PING_AFTER", "SILENT_AFTER"):
         monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
 
