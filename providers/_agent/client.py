@@ -48,9 +48,6 @@ _BEGIN_PATIENCE = 60.0
 
 Force = Callable[[str], Awaitable[bool]]
 
-_FIRST_CALLS = bytes(range(1, 14))
-"""The operations of an old agent, which does not list them."""
-
 MOST_ALONG = 8 << 10
 """The largest data in bytes that are sent along with the frame that begins their request."""
 
@@ -76,7 +73,7 @@ class AgentClient:
         """Identifies this run of the agent: a restarted agent has another value."""
         self.workdir = ""
         """The default working directory of commands."""
-        self.calls = _FIRST_CALLS
+        self.calls = b""
         """The operations that the agent knows, one byte each."""
         self.first: AgentStream | None = None
         """The request that was sent with HELLO, if there was one."""
@@ -367,7 +364,7 @@ class AgentClient:
                         fields = Fields(frame.payload)
                         fields.u32()
                         self.boot, self.workdir = fields.fixed(16), fields.text()
-                        self.calls = fields.data() if fields else _FIRST_CALLS
+                        self.calls = fields.data()
                         self._welcomed.set()
                     elif (stream := self._streams.get(frame.stream)) is not None:
                         stream.deliver(frame)

@@ -52,11 +52,8 @@ class FilesProvider(Provider):
         *arguments: _P.args,
         **options: _P.kwargs,
     ) -> _T:
-        client = await self._client(sandbox_id)
-        try:
+        async with self._call(sandbox_id, path) as client:
             return await request(client, *arguments, **options)
-        except (ConnectionEndedError, SilentError, CallError) as error:
-            raise await self._explained(error, sandbox_id, client, path) from error
 
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
         return await self._ask(sandbox_id, path, requests.read_file, path, max_bytes)

@@ -134,13 +134,6 @@ async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: 
     await box.settled()
 
 
-async def test_an_agent_that_lists_no_calls_knows_the_first_thirteen() -> None:
-    client, _, agent = await connected()
-    assert client.calls == bytes(range(1, 14))
-    await client.aclose()
-    agent.close()
-
-
 async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box: Box) -> None:
     client = await box.provider._client(box.id)
 
@@ -203,7 +196,7 @@ def of_the_agent(frames: bytes) -> bytes:
     return OPENED_REPLY + data(0, frames)
 
 
-WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/")
+WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/\0\0\0\1\2")
 
 
 async def connected() -> tuple[AgentClient, UnixStream, socket.socket]:
