@@ -37,7 +37,7 @@ from tests.agent.test_owner import EXIT, WELCOME
 
 NIGHT = os.environ.get("SANDBOXKIT_HYPOTHESIS_PROFILE") == "random"
 SETTINGS = settings(
-    max_examples=400 if NIGHT else 25,
+    max_examples=400 if NIGHT else 20,
     stateful_step_count=40 if NIGHT else 20,
     suppress_health_check=list(HealthCheck),
 )
