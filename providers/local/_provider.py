@@ -46,7 +46,6 @@ from sandboxkit.providers.local._counters import Counters, attributed, out_of_me
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._launch import Launched, launch
 from sandboxkit.providers.local._namespaces import start_failure
-from sandboxkit.providers.local._lifetime import LifetimeWatch
 from sandboxkit.providers.local._snapshots import LocalSnapshots
 from sandboxkit.providers.local._volumes import LocalVolumes
 from sandboxkit.types import Command, Diagnosis, Exit, SandboxInfo, SandboxSpec
