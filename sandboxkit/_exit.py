@@ -36,6 +36,7 @@ class Closable(Protocol):
 
     def close(self) -> Operation[None]:
         """Begin to close the object."""
+        ...
 
 
 _log = logging.getLogger("sandboxkit")

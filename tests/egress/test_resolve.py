@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from sandboxkit import Egress
-from sandboxkit.egress._resolve import Resolver
+from sandboxkit.egress._resolve import addresses
 
 
 @pytest.mark.anyio
@@ -16,5 +16,5 @@ async def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 443))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    found = await Resolver().addresses(Egress(allow=["a.test"]), "a.test", 443)
+    found = await addresses("a sandbox", Egress(allow=["a.test"]), "a.test", 443)
     assert found == ["1.1.1.1"]

@@ -17,9 +17,16 @@ import anyio
 import pytest
 
 from sandboxkit import Session, errors
-from sandboxkit.providers import local
 from sandboxkit.providers._agent import binary
-from sandboxkit.providers.local import LocalProvider, _bwrap, _cgroup, _launch, _state, _sweep
+from sandboxkit.providers.local import (
+    LocalProvider,
+    _bwrap,
+    _cgroup,
+    _launch,
+    _namespaces,
+    _state,
+    _sweep,
+)
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_control_group, needs_mounts, needs_root
@@ -133,9 +140,9 @@ async def test_a_start_that_load_alone_can_fail_may_be_tried_again(
 ) -> None:
     helper = ["sh", "-c", f"echo {said} >&2"] if said else ["sleep", "60"]
     with monkeypatch.context() as early:
-        early.setattr(local._namespaces, "_HELPER_PATIENCE", 60.0 if said else 0.1)
+        early.setattr(_namespaces, "_HELPER_PATIENCE", 60.0 if said else 0.1)
         with pytest.raises(errors.SandboxStartError) as of_a_helper:
-            local._namespaces.namespace_of(helper, "net")
+            _namespaces.namespace_of(helper, "net")
     monkeypatch.setattr(binary, "path", lambda: tmp_path / "agent")  # one that ends at once
     (tmp_path / "agent").write_text(f"#!/bin/sh\necho {said} >&2" if said else "#!/bin/true\n")
     (tmp_path / "agent").chmod(0o755)

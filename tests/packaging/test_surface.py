@@ -25,7 +25,7 @@ PUBLIC_MODULES = [
     "sandboxkit.provider",
     "sandboxkit.types",
 ]
-LINES = 500
+LINES = 800
 CORE_CODE_LINES = 6_113
 LAYOUT = {
     getattr(tokenize, name)
