@@ -1,7 +1,7 @@
 """Rewards for code that a model wrote: graders that are hard to fool, free of any trainer."""
 
 from sandboxkit.integrations.rewards._banned import Finding, banned_patterns
-from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, verdict_of
+from sandboxkit.integrations.rewards._boundary import TROUBLE, Phase, outlived, verdict_of
 from sandboxkit.integrations.rewards._extract import extract_code
 from sandboxkit.integrations.rewards._fresh import grade_in_fresh
 from sandboxkit.integrations.rewards._host_compare import HostCompare
@@ -32,6 +32,7 @@ __all__ = [
     "grade_in_fresh",
     "grading_session",
     "judge_folder",
+    "outlived",
     "run_program",
     "verdict_of",
 ]

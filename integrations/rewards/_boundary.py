@@ -1,5 +1,6 @@
 """Turns an error raised by a sandbox into a verdict, which blames the policy or the infrastructure."""
 
+import time
 from enum import StrEnum
 
 from sandboxkit import (
@@ -10,6 +11,7 @@ from sandboxkit import (
     ConfigurationError,
     KernelError,
     OutcomeUnknownError,
+    Sandbox,
     SandboxError,
     SandboxFileError,
     SandboxFileNotFoundError,
@@ -17,8 +19,10 @@ from sandboxkit import (
     SandboxTerminatedError,
     TerminalError,
 )
-from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict
+from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict, failed
 
+_NEARLY = 0.95
+"""Share of its lifetime after which a sandbox that ended has reached it: the start took the rest."""
 TROUBLE = (SandboxError, OSError, UnicodeError)
 """The errors that `verdict_of` accepts. OSError includes TimeoutError and a full disk on the host."""
 
@@ -83,6 +87,17 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
         if isinstance(error, _ENDED):
             return Outcome.FAILED
     return Outcome.INFRA_ERROR
+
+
+def outlived(sandbox: Sandbox, started: float) -> Verdict | None:
+    """Return the policy's verdict if a sandbox that has ended had reached its lifetime, else None.
+
+    `started` is the monotonic time in seconds at which the policy began to work in it.
+    """
+    lifetime = sandbox.spec.lifetime
+    if lifetime is None or time.monotonic() - started < _NEARLY * lifetime:
+        return None
+    return failed(f"the policy worked until the sandbox's lifetime of {lifetime:g} s was over")
 
 
 def caused_by_command(error: Exception) -> bool:

@@ -4,19 +4,27 @@ import functools
 import json
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import anyio
 
 import anyio
 
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, ProgramCase
+from sandboxkit.integrations.rewards._checkers import (
+    Answer,
+    FloatsChecker,
+    HostChecker,
+    LinesChecker,
+    most_output,
+)
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._programs import processor_seconds
 from sandboxkit.integrations.rewards._run import ended, run, run_program
 from sandboxkit.integrations.rewards._values import (
-    Comparison,
     ForgedJsonError,
     Wire,
     may_equal,
@@ -96,42 +104,23 @@ def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
 async def _run_program(
     session: Session, submission: Submission, case: ProgramCase, limits: Limits
 ) -> Verdict | None:
-    result = await run_program(session, submission.code, stdin=case.stdin.encode(), limits=limits)
+    expected = case.stdout.encode(errors="surrogateescape")
+    limits = replace(limits, output_limit=min(limits.output_limit, most_output(expected)))
+    stdin = case.stdin.encode(errors="surrogateescape")
+    result = await run_program(session, submission.code, stdin=stdin, limits=limits)
     if isinstance(result, Verdict):
         return result
     if result.returncode != 0:
         last = result.stderr.strip().rpartition("\n")[2]
         return failed(f"exited with status {result.returncode}: {shown(last)}")
-    if same_text(result.stdout, case.stdout, case.comparison):
-        return None
-    return failed("did not print the expected output")
-
-
-def same_text(observed: str, expected: str, comparison: Comparison) -> bool:
-    """Whether two outputs are equal, apart from whitespace at the ends of lines and of the text.
-
-    With a tolerance they may also be equal word by word, with numbers within the tolerance.
-    """
-    left, right = (
-        [line.rstrip() for line in text.rstrip().split("\n")] for text in (observed, expected)
+    comparison = case.comparison
+    checker: HostChecker = LinesChecker()
+    if comparison.rel_tol or comparison.abs_tol:
+        checker = FloatsChecker(comparison.rel_tol, comparison.abs_tol)
+    mark = await anyio.to_thread.run_sync(
+        checker.mark, Answer(stdin, result.stdout_bytes, expected)
     )
-    if left == right:
-        return True
-    if not (comparison.rel_tol or comparison.abs_tol):
-        return False
-    words, wanted = observed.split(), expected.split()
-    return len(words) == len(wanted) and all(
-        word == want or _close(word, want, comparison)
-        for word, want in zip(words, wanted, strict=True)
-    )
-
-
-def _close(word: str, want: str, comparison: Comparison) -> bool:
-    try:
-        pair = ["float", float(word).hex()], ["float", float(want).hex()]
-    except ValueError:
-        return False
-    return comparison.equal(*pair)
+    return None if mark.score == 1 else failed(f"did not print the expected output: {mark.detail}")
 
 
 async def evaluate_all(

@@ -10,7 +10,14 @@ from sandboxkit import ConfigurationError, Sandbox, Session, Snapshot, SnapshotN
 from sandboxkit.integrations._outages import stop_broken
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
-from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
+from sandboxkit.integrations.rewards import (
+    TROUBLE,
+    Outcome,
+    Phase,
+    Verdict,
+    outlived,
+    verdict_of,
+)
 from sandboxkit.integrations.swe._grading import grade, make_sandbox
 from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
@@ -82,6 +89,8 @@ class _Episode:
     sandbox: Sandbox
     tools: Toolbox
     started: float
+    ready: float
+    """When the set-up was done and the policy began to work (monotonic seconds)."""
     steps: int = 0
     tokens: int = 0
     errors: int = 0
@@ -139,7 +148,7 @@ class SweEnv:
             observation_limit=self.config.observation_limit,
             clock=self.clock,
         )
-        self._episode = _Episode(task, sandbox, tools, started)
+        self._episode = _Episode(task, sandbox, tools, started, time.monotonic())
         return Step(task.instruction)
 
     async def _set_up(self, task: Task) -> Sandbox:
@@ -183,7 +192,10 @@ class SweEnv:
             self._episode = None
             await stop_broken(episode.sandbox)
             ended = ToolResult("the sandbox ended", error=True)
-            return self._over(episode, verdict_of(error, Phase.WORKED_IN), ended)
+            verdict = verdict_of(error, Phase.WORKED_IN)
+            if verdict.reward is None:
+                verdict = outlived(episode.sandbox, episode.ready) or verdict
+            return self._over(episode, verdict, ended)
         episode.errors += result.error
         self.metrics.tool_errors += result.error
         if result.submitted or self._spent(episode):
@@ -224,7 +236,7 @@ class SweEnv:
             await episode.tools.close()
             verdict = await grade(self.session, episode.task, episode.sandbox)
         except TROUBLE as error:
-            verdict = verdict_of(error, Phase.GRADED)
+            verdict = outlived(episode.sandbox, episode.ready) or verdict_of(error, Phase.GRADED)
         finally:
             self._episode = None
             await stop_broken(episode.sandbox)

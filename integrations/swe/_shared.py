@@ -30,7 +30,7 @@ from sandboxkit.types import FileType
 
 _TESTS, _LOGS, _REWARD = "/tests", "/logs/verifier", "/logs/verifier/reward.txt"
 _REWARDS = "/logs/verifier/reward.json"
-_SHELL = "/logs/shell"
+_SHELL, _HOME = "/logs/shell", "/logs/home"
 _MAX_SCRIPT = 8 << 20
 _MAX_REWARD = 100
 _MAX_REWARDS = 64 * 1024
@@ -44,8 +44,12 @@ _OWN_PROCESSES = ("local", "docker")
 _CLOSE = f'cp "$BASH" {_SHELL} && chmod 0111 {_SHELL}'
 # `source` reads the whole script before its first line runs. The shell then waits until it is
 # killed together with its descendants.
+# The home folder of the tests' own programs must not hold files of the submission, such as usercustomize.py.
 _RUN = f"""
 read -r nonce
+for graded; do
+  case "$HOME/" in "$graded"/*) HOME={_HOME}; mkdir -p "$HOME" ;; esac
+done
 "$BASH" -c '. "$0"' {_TESTS}/test.sh </dev/null >&2
 printf '%s %s\\n' "$nonce" "$?"
 while :; do kill -STOP $$; done
@@ -63,7 +67,7 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
-        [_SHELL, "-c", _RUN],
+        [_SHELL, "-c", _RUN, "bash", *(path.rstrip("/") for path in task.artefacts)],
         cwd=task.workdir,
         env=task.test_env,
         stdin=f"{nonce}\n",

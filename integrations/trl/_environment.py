@@ -1,6 +1,8 @@
 """Environments for TRL's `environment_factory`: one sandbox per rollout, with tools to work in it."""
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -14,9 +16,11 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations._tools import Bash, ToolError, format_result, truncate_middle
-from sandboxkit.integrations.rewards import TROUBLE, Phase, Verdict, verdict_of
+from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, outlived, verdict_of
 from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
 from sandboxkit.provider import Provider
+
+_log = logging.getLogger(__name__)
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
 """A function of a rollout's sandbox and data set row that grades the rollout."""
@@ -105,6 +109,7 @@ class SandboxEnvironment(RolloutEnvironment):
         if self._sandbox is not None:
             self._sandbox.stop()
         self._row, self._failure, self._trace = row, None, Trace()
+        self._ready = math.inf  # when the sandbox had started (monotonic seconds)
         files = {path: text.encode() for path, text in (row.get("files") or {}).items()}
         self._sandbox, self._bash = self._owner.session.sandbox(files=files), None
         self._sandbox.start()
@@ -201,13 +206,25 @@ class SandboxEnvironment(RolloutEnvironment):
                 return await self._owner.judge(self._sandbox, self._row)
         except TROUBLE as error:
             # "shared": the judge inspected the sandbox that the rollout controlled.
-            return verdict_of(error, phase, trust="shared")
+            verdict = verdict_of(error, phase, trust="shared")
+            return self._blamed(verdict) if phase is Phase.GRADED else verdict
+        except Exception as error:  # noqa: BLE001 - the judge is the author's code, and what it read is hostile
+            detail = f"the judge raised {ascii(error)[:500]}"
+            _log.warning("%s; the rollout counts as failed", detail, exc_info=error)
+            return Verdict(Outcome.FAILED, 0.0, "policy", detail)
+
+    def _blamed(self, verdict: Verdict) -> Verdict:
+        """Return the verdict on an error of a sandbox that had started; its lifetime is the policy's to keep."""
+        assert self._sandbox is not None
+        over = outlived(self._sandbox, self._ready) if verdict.reward is None else None
+        return over or verdict
 
     async def _started(self, sandbox: Sandbox) -> None:
         seconds = self._owner.start_timeout
         try:
             async with asyncio.timeout(seconds):
                 await sandbox.start()
+            self._ready = min(self._ready, time.monotonic())
         except TimeoutError:
             raise ProviderUnavailableError(
                 f"the sandbox did not start within start_timeout={seconds:g} s; is "
@@ -234,7 +251,7 @@ class SandboxEnvironment(RolloutEnvironment):
             except (SandboxFileError, UnicodeError, ConfigurationError) as error:
                 return f"error: {error}"  # a mistake of the model, such as a relative path
             except TROUBLE as error:
-                self._failure = verdict_of(error, Phase.WORKED_IN)
+                self._failure = self._blamed(verdict_of(error, Phase.WORKED_IN))
                 return _FAILED if self._failure.reward is None else f"error: {error}"
 
         if self._sandbox is None:

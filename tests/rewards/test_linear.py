@@ -15,7 +15,7 @@ from sandboxkit import ProcessResult
 from sandboxkit.cli._text import TerminalSanitizer, safe_line, safe_text
 from sandboxkit.integrations.rewards import Verdict, banned_patterns, extract_code
 from sandboxkit.integrations.rewards._banned import MOST_CODE
-from sandboxkit.integrations.rewards._evaluation import claimed, same_text
+from sandboxkit.integrations.rewards._evaluation import claimed
 from sandboxkit.integrations.rewards._values import Comparison, ForgedJsonError
 from tests.rewards.corpus import DATA, read
 
@@ -164,20 +164,8 @@ ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
 }
 
 
-OUTPUTS: dict[str, Callable[[int], tuple[str, str]]] = {
-    "lines": lambda size: (again("1\n")(size), again("1\n")(size) + "2"),
-    "blanks": lambda size: (" " * size, "x"),
-    "blank lines": lambda size: ("\n" * size + "x", "x"),
-    "one line": lambda size: ("9" * size, "8" * size),
-    "words that are near": lambda size: (again("1.5 ")(size), again("1.500000001 ")(size)),
-}
-
-
 PARSERS: dict[str, Parser] = {
     "values": Parser(compared, ANSWERS),
-    "outputs": Parser(
-        lambda pair: [same_text(pair[0], pair[1], each) for each in COMPARISONS], OUTPUTS
-    ),
     "extract_code": Parser(extract_code, TEXTS),
     "banned_patterns": Parser(
         lambda code: banned_patterns(code, BANNED),

@@ -1,6 +1,6 @@
 """Grading of whole programs: languages, checkers, interactors, and `Program`."""
 
-from sandboxkit.integrations.rewards.programs._checkers import (
+from sandboxkit.integrations.rewards._checkers import (
     Answer,
     ExactChecker,
     FloatsChecker,

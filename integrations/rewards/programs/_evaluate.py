@@ -3,26 +3,25 @@
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
 from sandboxkit import Operation, ProcessResult, Session
 from sandboxkit.integrations.rewards._boundary import shown
-from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._prefetch import prefetch_queue
-from sandboxkit.integrations.rewards._run import OUT_OF_TIME, out_of_time
-from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict, failed
-from sandboxkit.integrations.rewards.programs._checkers import (
+from sandboxkit.integrations.rewards._checkers import (
+    OURS,
     Answer,
-    ExactChecker,
-    FloatsChecker,
     HostChecker,
     LinesChecker,
     Mark,
-    TokensChecker,
-    UnorderedLinesChecker,
+    TaskError,
+    most_output,
 )
+from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._prefetch import prefetch_queue
+from sandboxkit.integrations.rewards._run import OUT_OF_TIME, out_of_time
+from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
     ProgramRun,
@@ -45,13 +44,6 @@ _FIRST_BATCH, _MOST_BATCH = 4, 32
 _SHORT, _SHORT_ELAPSED = 0.1, 0.5
 """CPU time and elapsed time (s) from which a case is not worth a series: the next cases had better run at the same
 time. The elapsed time may be the doing of other programs, so it is much longer."""
-_OURS = (
-    ExactChecker,
-    FloatsChecker,
-    LinesChecker,
-    TokensChecker,
-    UnorderedLinesChecker,
-)
 
 
 async def evaluate(
@@ -61,12 +53,11 @@ async def evaluate(
 
     The score is 1 if every case has its full score; otherwise it is 0, or with `partial` the weighted
     mean of the cases' scores. An infrastructure failure in any case masks the whole verdict. The
-    verdict reports the first failure in the order of the cases. Raises ConfigurationError if the task's
-    checker is broken, or if sandboxes lack the language's commands.
+    verdict reports the first failure in the order of the cases. A task whose checker fails for its own expected
+    output is masked. Raises ConfigurationError if sandboxes lack the language's commands.
     """
     work = _Evaluation(session, program, problem, limits, partial).verdict()
-    # On the background loop no case switches threads. A user's checker stays on its own loop.
-    return await (Operation(work) if isinstance(problem.checker, (JudgeProgram, *_OURS)) else work)
+    return await Operation(work)  # on the background loop no case switches threads
 
 
 @dataclass
@@ -165,6 +156,9 @@ class _Evaluation:
 
     async def _case(self, case: JudgedCase) -> Part:
         session, program, limits = self._session, self._program, self._limits
+        if case.stdout is not None and isinstance(self._problem.checker, OURS):
+            largest = max(map(most_output, (case.stdout, *case.outputs.values())))
+            limits = replace(limits, output_limit=min(limits.output_limit, largest))
         if self._problem.interactor is None:
             return await self._judged(case, await execute(session, program, case.given, limits))
         files = {"input.txt": case.given.stdin, "answer.txt": case.stdout or b""}
@@ -196,9 +190,12 @@ class _Evaluation:
         if isinstance(checker, JudgeProgram):
             return await check(self._session, checker, answer, self._limits)
         small = len(answer.output) + len(answer.expected) <= _MOST_AT_ONCE
-        if small or not isinstance(checker, _OURS):
+        if small and isinstance(checker, OURS):
             return checker.mark(answer)
-        return await anyio.to_thread.run_sync(checker.mark, answer)
+        try:
+            return await anyio.to_thread.run_sync(checker.mark, answer)
+        except TaskError as error:
+            return masked(f"the task is at fault: {error}")
 
     def _part(self, case: JudgedCase, ran: ProgramRun, mark: Mark | Verdict) -> Part:
         verdict = ran.verdict if ran.verdict is not None else mark

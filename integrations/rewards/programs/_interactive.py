@@ -14,11 +14,11 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations.rewards._boundary import caused_by_command, shown
+from sandboxkit.integrations.rewards._checkers import Mark
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import RunMeter, abandon, kill, retried
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
-from sandboxkit.integrations.rewards.programs._checkers import Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
     ProgramRun,
@@ -133,7 +133,7 @@ async def _joined(
             return Dialogue(ProgramRun(None, first))
         submission_first = ended[:1] == [submission]
         if interactor.done():
-            mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
+            mark = _decision(interactor.result(), testlib, to_judge)
             if isinstance(mark, Verdict):
                 return Dialogue(ProgramRun(None, mark))
             if mark.score == 0 and not submission_first:
@@ -151,7 +151,7 @@ async def _joined(
             return Dialogue(
                 ProgramRun(result, masked("the interactor did not end after the submission"))
             )
-        mark = _decision(interactor.result(), testlib, spoken=to_judge.size > 0)
+        mark = _decision(interactor.result(), testlib, to_judge)
         if isinstance(mark, Verdict):
             return Dialogue(ProgramRun(result, mark))
         return Dialogue(ran if mark.score else ProgramRun(result), mark)
@@ -164,17 +164,19 @@ async def _joined(
             abandon(future)
 
 
-def _decision(result: ProcessResult, testlib: JudgeProgram, *, spoken: bool) -> Mark | Verdict:
+def _decision(result: ProcessResult, testlib: JudgeProgram, heard: "Pipe") -> Mark | Verdict:
     """Return the decision of an interactor that has ended.
 
-    An interactor without a decision fails the submission if `spoken`, that is, if the submission has
-    sent any output; otherwise the result is masked.
+    An interactor that ended without a decision fails the submission, whose words or silence it met. Only one that
+    ended before it was sent anything, even an end of its input, is the task's fault and masks the sample.
     """
     try:
         return decided(result, testlib)
     except JudgeBroken as broken:
         detail = f"the interactor broke: {broken}"
-        return failed(detail) if spoken else masked(detail)
+        if heard.size or heard.ended:
+            return failed(detail)
+        return masked(f"the task is at fault: {detail}, before it was sent anything")
 
 
 class Pipe:
@@ -186,6 +188,8 @@ class Pipe:
         """Number of bytes read from the source."""
         self.flooded = False
         """Whether the source printed more than `limit` bytes."""
+        self.ended = False
+        """Whether the target was sent the end of its input."""
 
     async def run(self) -> None:
         """Copy until the source ends; kill it past the limit. Drop bytes that the target does not read."""
@@ -201,6 +205,7 @@ class Pipe:
                 except BrokenPipeError:
                     open_ = False
         if open_:
+            self.ended = True
             try:
                 await self._target.stdin.close()
             except BrokenPipeError:

@@ -22,15 +22,15 @@ from sandboxkit import (
 )
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations.rewards._boundary import caused_by_command, is_transient, shown
+from sandboxkit.integrations.rewards._checkers import Answer, Mark
 from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import OUT_OF_TIME
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
-from sandboxkit.integrations.rewards.programs._checkers import Answer, Mark
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._languages import language_of
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
-from sandboxkit.integrations.rewards.programs._testlib import FAIL, JudgeProgram, mark_of
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, mark_of
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
@@ -107,9 +107,9 @@ async def check(
 ) -> Mark | Verdict:
     """Return a checker's decision on an output, or a Verdict if it makes none.
 
-    The sample is masked if the infrastructure fails, or if the checker reports an error in the task's
-    data. A checker that crashes or runs too long is also run on the expected output: if it decides
-    there, the verdict is FAILED, else ConfigurationError is raised, because the task is broken.
+    A checker that makes none, crashes or runs too long is also run on the expected output: if it decides there,
+    the verdict is FAILED, otherwise the task is at fault and the sample is masked, as it is if the
+    infrastructure fails. Raises ConfigurationError if the checker does not compile.
     """
     program = await judge_program(session, testlib, limits)
     if isinstance(program, Verdict):
@@ -136,9 +136,9 @@ async def _check(
         try:
             await run(Answer(answer.stdin, answer.expected, answer.expected), alone=True)
         except JudgeBroken as own:
-            raise ConfigurationError(
-                f"the task's checker fails for the expected output too: {own}"
-            ) from own
+            return masked(
+                f"the task is at fault: its checker fails for the expected output too: {own}"
+            )
         return failed(f"the checker cannot read the output: {broken}")
 
 
@@ -181,19 +181,13 @@ async def _run(
     return decided(await retry(once, again), testlib)
 
 
-def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark | Verdict:
-    """Convert the exit status of a checker or interactor to its decision.
-
-    Returns a masked verdict if it reports an error in the task's data (status 3). Raises JudgeBroken
-    if it made no decision.
-    """
+def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark:
+    """Convert the exit status of a checker or interactor to its decision. Raises JudgeBroken if it made none."""
     message = result.stderr.strip() or result.stdout.strip()
     status = result.returncode
     signalled = status > 128 and result.ending is not Ending.EXITED
     mark = None if signalled else mark_of(status, message, testlib.most)
     if mark is not None:
         return mark
-    if status == FAIL and not signalled:
-        return masked(f"the checker reports an error in the task: {shown(message)}")
     how = "it exceeded its CPU time" if status == OUT_OF_TIME else f"it exited with status {status}"
     raise JudgeBroken(f"{how}: {shown(message)}" if message else how)

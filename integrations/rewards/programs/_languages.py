@@ -91,7 +91,7 @@ class Language:
 
     def bound(self, code: str, memory_mb: int) -> "Language":
         """Return a copy with `{name}`, found in the source `code`, and `{memory}` replaced by values."""
-        found = re.search(self.named, code) if self.named else None
+        found = re.search(self.named, code, re.ASCII) if self.named else None
         words = {"{name}": found[1] if found else "Main", "{memory}": str(memory_mb)}
 
         def filled(text: str) -> str:

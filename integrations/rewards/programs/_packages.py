@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from sandboxkit import ConfigurationError
 from sandboxkit.datasets import Folder
-from sandboxkit.integrations.rewards.programs._checkers import TokensChecker
+from sandboxkit.integrations.rewards._checkers import TokensChecker
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks

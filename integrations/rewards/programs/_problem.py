@@ -2,14 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards._task import instead, is_list, seems_meant, shown
-from sandboxkit.integrations.rewards.programs import _keys
-from sandboxkit.integrations.rewards.programs._checkers import (
+from sandboxkit.integrations.rewards._checkers import (
+    OURS,
     ExactChecker,
     FloatsChecker,
     FunctionChecker,
@@ -18,6 +17,8 @@ from sandboxkit.integrations.rewards.programs._checkers import (
     TokensChecker,
     UnorderedLinesChecker,
 )
+from sandboxkit.integrations.rewards._task import instead, is_list, seems_meant, shown
+from sandboxkit.integrations.rewards.programs import _keys
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput
 from sandboxkit.integrations.rewards.programs._keys import KeyKind
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
@@ -134,8 +135,8 @@ def _checker(task: Mapping[str, Any]) -> HostChecker | JudgeProgram:
         return NAMED[given]()
     if isinstance(given, Mapping):
         return _judge_program(given) or LinesChecker()
-    if isinstance(given, JudgeProgram) or hasattr(given, "mark"):
-        return given  # type: ignore[no-any-return]  # has the protocol's one method
+    if isinstance(given, (JudgeProgram, FunctionChecker, *OURS)):
+        return given
     return FunctionChecker(given)
 
 
@@ -220,7 +221,9 @@ def _is_number(value: Any) -> bool:
 def _is_checker(value: Any) -> bool:
     if isinstance(value, str):
         return value in NAMED
-    return isinstance(value, JudgeProgram | Mapping) or hasattr(value, "mark") or callable(value)
+    if isinstance(value, (JudgeProgram, FunctionChecker, *OURS, Mapping)):
+        return True
+    return callable(value) and isinstance(value, Hashable)
 
 
 def _is_files(value: Any) -> bool:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._boundary import shown
-from sandboxkit.integrations.rewards.programs._checkers import Mark
+from sandboxkit.integrations.rewards._checkers import Mark
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
 
-OK, WRONG, PRESENTATION, FAIL, DIRT, POINTS, UNEXPECTED_END = 0, 1, 2, 3, 4, 7, 8
+OK, WRONG, PRESENTATION, DIRT, POINTS, UNEXPECTED_END = 0, 1, 2, 4, 7, 8
 _PARTLY, _WHOLE = 50, 100
+_CRASHES = frozenset(128 + each for each in (4, 6, 7, 8, 9, 11, 13, 15))
+"""Statuses that a shell gives for a program that a signal ended."""
 _POINTS = re.compile(r"^\s*(?:points\s+)?([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -21,8 +23,10 @@ class JudgeProgram:
     It is compiled and run in sandboxes that never hold a submission. `files` are further files for the
     source's folder, such as {"testlib.h": "..."}; no testlib.h is included. A checker's arguments are
     the names of three files: the input, the program's output and the expected output. Exit status 0
-    accepts, 1, 2, 4 and 8 reject, 3 reports an error in the checker or its data, 7 gives points (the
-    number at the start of its message, of at most `most`), and 50 to 150 give 0 to 100 %.
+    accepts, 1, 2, 4 and 8 reject, 7 gives points (the number at the start of its message, of at most `most`), and
+    50 to 150 give 0 to 100 %. The statuses that a shell gives for a crash, such as 134, do so only with testlib's
+    message "partially correct". With any other status, 3 among them, the checker has not decided: it is run on the
+    expected output too. If it decides there, the output is wrong; otherwise the task is at fault.
 
     An interactor's arguments are the names of an input file, an output file and the expected output.
     It talks to the submission through its stdin and stdout.
@@ -64,6 +68,7 @@ def mark_of(status: int, message: str, most: float) -> Mark | None:
     if status == POINTS:
         found = _POINTS.match(message)
         return None if found is None else Mark(min(float(found[1]) / most, 1.0), detail)
-    if _PARTLY <= status <= _PARTLY + _WHOLE:
+    crashed = status in _CRASHES and not message.lstrip().startswith("partially correct")
+    if _PARTLY <= status <= _PARTLY + _WHOLE and not crashed:
         return Mark((status - _PARTLY) / _WHOLE, detail)
     return None

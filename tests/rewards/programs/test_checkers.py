@@ -1,12 +1,17 @@
 """Checkers accept what they should, whatever an output holds, and in linear time."""
 
+import itertools
+import os
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards import programs
+from sandboxkit.integrations.rewards import _author, programs
+from sandboxkit.integrations.rewards._checkers import TaskError
 from sandboxkit.integrations.rewards.programs import Answer, FunctionChecker, HostChecker
 from sandboxkit.integrations.rewards.programs._testlib import mark_of
 from tests.rewards.corpus import read
@@ -49,17 +54,55 @@ def test_a_function_may_give_a_score() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, 2, -1, "yes", float("nan")])
-def test_a_function_with_a_useless_answer_is_the_tasks_mistake(returned: object) -> None:
-    with pytest.raises(ConfigurationError, match="return True, False"):
-        FunctionChecker(lambda *_: returned).mark(Answer(b"", b"", b""))  # type: ignore[arg-type]
+def test_a_function_that_cannot_decide_on_the_expected_output_is_the_tasks_mistake(
+    returned: object,
+) -> None:
+    with pytest.raises(TaskError, match="fails for the expected output too: it returned"):
+        FunctionChecker(lambda *_: returned).mark(Answer(b"", b"1", b"2"))  # type: ignore[arg-type]
 
 
-def test_a_function_that_fails_for_the_expected_output_is_the_tasks_mistake() -> None:
-    def broken(stdin: str, output: str, expected: str) -> bool:
-        raise KeyError("gone")
+def hostile(_: str, output: str, expected: str) -> float:
+    """A checker as authors write it, which an output can break in as many ways."""
+    ways: dict[str, Callable[[], Any]] = {
+        "raise": lambda: int("x"),
+        "exit": lambda: sys.exit(0),
+        "die": lambda: os._exit(0),
+        "abort": os.abort,
+        "memory": lambda: len(b"x" * (8 << 30)),
+        "nan": lambda: float("nan"),
+        "beyond": lambda: 2,
+        "text": lambda: "yes",
+        "object": object,
+        "large": lambda: "x" * (2 << 20),
+        "loop": lambda: next(n for n in itertools.count() if n < 0),
+    }
+    return ways.get(output, lambda: output == expected)()  # type: ignore[no-any-return]
 
-    with pytest.raises(ConfigurationError, match="raises KeyError for the expected output too"):
-        FunctionChecker(broken).mark(Answer(b"", b"1", b"1"))
+
+@pytest.mark.parametrize(
+    "output",
+    ["raise", "exit", "die", "abort", "memory", "nan", "beyond", "text", "object", "large", "loop"],
+)
+def test_what_breaks_a_function_is_wrong_and_the_next_output_is_checked(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_author, "SECONDS", 1)
+    checker = FunctionChecker(hostile)
+    mark = checker.mark(Answer(b"", output.encode(), b"1"))
+    assert (mark.score, "cannot decide" in mark.detail) == (0, True)
+    assert checker.mark(Answer(b"", b"1", b"1")).score == 1
+
+
+def test_a_function_runs_in_one_process_that_holds_no_file_of_the_trainer(tmp_path: Path) -> None:
+    with open(tmp_path / "open", "w"):
+        checker = FunctionChecker(lambda *_: [os.getpid(), sorted(os.listdir("/proc/self/fd"))])  # type: ignore[arg-type]
+        with pytest.raises(TaskError) as first:
+            checker.mark(Answer(b"", b"", b""))
+        with pytest.raises(TaskError) as second:
+            checker.mark(Answer(b"", b"", b""))
+    assert str(first.value) == str(second.value)
+    assert str(os.getpid()) not in str(first.value)
+    assert "['0', '1', '2', " in str(first.value)
 
 
 @pytest.mark.parametrize("checker", OWN)

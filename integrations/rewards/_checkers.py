@@ -1,17 +1,35 @@
-"""Checkers that run on the host and compare a program's output with the expected output."""
+"""Comparisons of a program's output with the expected output, on the host.
 
+Whitespace is what C's `isspace` accepts, and a number is what Codeforces' and DOMjudge's checkers read:
+
+| output | expected | lines, tokens | floats |
+|---|---|---|---|
+| blanks or CR at a line's end, empty lines at the end | without | right | right |
+| a no-break space, NEL or file separator at a line's end | without | wrong | wrong |
+| `1.0` | `1` | wrong | right |
+| `1_0`, digits of other scripts | `10` | wrong | wrong |
+| `inf`, `nan` | the same word | right | right |
+| `inf`, `nan` | a number | wrong | wrong |
+| a decimal of 500 digits | the same, rounded | wrong | right |
+"""
+
+import logging
 import math
 import operator
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations.rewards._author import AuthorError, AuthorFunction, author_function
 from sandboxkit.integrations.rewards._boundary import shown
 
-_LONGEST_NUMBER = 400
-"""Maximum length in bytes of a word that is parsed as a number; parsing a longer one takes too long."""
+_log = logging.getLogger(__name__)
+
+_LONGEST_NUMBER = 10_000
+"""Maximum length in bytes of a word that is parsed as a number."""
+_TIMES, _SPARE = 4, 1 << 20
 _SHOWN = 60
 
 
@@ -33,12 +51,21 @@ class Mark:
     detail: str = ""
 
 
+class TaskError(Exception):
+    """Raised if a task's own code fails for the reference's output too, so that it decides on nothing."""
+
+
 class HostChecker(Protocol):
     """A checker that runs on the host. Its time must be linear in the size of the output."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
         ...
+
+
+def most_output(expected: bytes) -> int:
+    """Return the maximum size in bytes of an output that is read and compared with `expected`."""
+    return _TIMES * len(expected) + _SPARE
 
 
 def _mark(same: bool, detail: str) -> Mark:
@@ -162,46 +189,44 @@ class UnorderedLinesChecker:
 class FunctionChecker:
     """Calls your `function(stdin, output, expected)` on the host, with each argument as text.
 
-    The function returns True or False, or a score from 0 to 1. It must not run or import the output.
-    If it raises an error, it is called with the expected output as `output`: if that works, the output
-    fails; otherwise ConfigurationError is raised, because the function is broken.
+    The function returns True or False, or a score from 0 to 1. It runs in a forked process with limits of time
+    and memory, so what it changes is lost. Where it decides on the expected output, its errors, timeouts and
+    scores such as NaN on another output are that output's zero, with a warning.
     """
 
     function: Callable[[str, str, str], bool | float]
+    _call: AuthorFunction = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_call", author_function(self.function))
 
     def mark(self, answer: Answer) -> Mark:
-        """Return the decision on an output. Raises ConfigurationError for a broken function."""
+        """Return the decision on an output. Raises TaskError if there is none on the expected output either."""
         try:
             score = self._score(answer)
-        except Exception as error:  # noqa: BLE001 - a user's code may raise any error
-            self._probe(answer, error)
-            return Mark(0.0, f"the checker raised {type(error).__name__}: {shown(error)}")
+        except AuthorError as error:
+            try:
+                self._score(Answer(answer.stdin, answer.expected, answer.expected))
+            except AuthorError as own:
+                raise TaskError(
+                    f"the checker {self._name} fails for the expected output too: {shown(own)}"
+                ) from own
+            detail = f"the checker {self._name} cannot decide: {shown(error)}"
+            _log.warning("%s; the output counts as wrong", detail)
+            return Mark(0.0, detail)
         return Mark(score, "" if score == 1 else "the checker refused the output")
 
     def _score(self, answer: Answer) -> float:
         texts = (answer.stdin, answer.output, answer.expected)
-        score = self.function(*(text.decode(errors="replace") for text in texts))
+        score = self._call(*(text.decode(errors="replace") for text in texts))
         if not isinstance(score, bool | int | float) or not 0 <= score <= 1:
-            raise ConfigurationError(
-                f"the checker {self._name} returned {shown(repr(score))}: return True, False, or a "
-                "number from 0 to 1"
-            )
+            raise AuthorError(f"it returned {score!r}: return True, False, or a number from 0 to 1")
         return float(score)
-
-    def _probe(self, answer: Answer, error: Exception) -> None:
-        """Raise ConfigurationError if the function fails for the expected output too."""
-        if isinstance(error, ConfigurationError):
-            raise error
-        try:
-            self._score(Answer(answer.stdin, answer.expected, answer.expected))
-        except ConfigurationError:
-            raise
-        except Exception as own:
-            raise ConfigurationError(
-                f"the checker {self._name} raises {type(own).__name__} for the expected output too: "
-                f"{shown(own)}"
-            ) from own
 
     @property
     def _name(self) -> str:
         return str(getattr(self.function, "__name__", self.function))
+
+
+OURS = (ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker)
+"""The checkers that read no more of an output than `most_output`, in time in proportion to it."""

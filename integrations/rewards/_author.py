@@ -1,0 +1,133 @@
+"""Runs a task author's function on a policy's output, in a forked process with limits.
+
+The output is hostile: it may make the function raise, loop, or use up memory. None of that reaches the trainer.
+"""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any  # Any: JSON
+
+SECONDS = 10
+"""CPU time limit of one call in seconds."""
+WALL = 120
+"""Elapsed time limit of one call in seconds."""
+_MEMORY = 1 << 30
+"""Memory in bytes that the process may use on top of what the trainer used when it was forked."""
+_MOST = 1 << 20
+"""Maximum size of a result in bytes of JSON."""
+
+
+class AuthorError(Exception):
+    """Raised if the author's function raised an error or exceeded a limit; the message says which."""
+
+
+class AuthorFunction:
+    """Calls `function` with texts in a process of its own; the result is JSON. Thread-safe.
+
+    The process is forked at the first call, and again after a call that ended it. It has a copy of the trainer's
+    variables: what the function changes does not reach the trainer.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._child: tuple[int, multiprocessing.context.ForkProcess, Connection] | None = None
+
+    def __call__(self, *texts: str) -> Any:
+        """Return the function's result. Raises AuthorError."""
+        with self._lock:
+            if self._child is None or self._child[0] != os.getpid():
+                self._child = self._fork()
+            _, process, connection = self._child
+            try:
+                connection.send_bytes(json.dumps(texts).encode())
+                if not connection.poll(WALL):
+                    raise AuthorError(f"it did not return within {WALL} s")
+                kind, value = json.loads(connection.recv_bytes(2 * _MOST))
+            except (EOFError, OSError) as error:
+                process.join(1)  # its end of the pipe is closed just before
+                self._end(process, connection)
+                raise AuthorError(_ended(process.exitcode)) from error
+            except BaseException:
+                self._end(process, connection)
+                raise
+        if kind != "returned":
+            raise AuthorError(str(value))
+        return value
+
+    def _fork(self) -> tuple[int, multiprocessing.context.ForkProcess, Connection]:
+        own, other = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_serve, args=(self._function, other), daemon=True)
+        with (
+            warnings.catch_warnings()
+        ):  # from Python 3.12 on: other threads may hold locks; a time limit is set
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        other.close()
+        return os.getpid(), process, own
+
+    def _end(self, process: multiprocessing.context.ForkProcess, connection: Connection) -> None:
+        self._child = None
+        connection.close()
+        process.kill()
+        process.join()
+
+    def __del__(self) -> None:
+        if self._child is not None and self._child[0] == os.getpid():
+            self._end(*self._child[1:])
+
+
+@lru_cache(maxsize=64)
+def author_function(function: Callable[..., Any]) -> AuthorFunction:
+    """Return the process of a function, the same one for all tasks that name it."""
+    return AuthorFunction(function)
+
+
+def _serve(function: Callable[..., Any], connection: Connection) -> None:
+    """Answer calls until the connection ends. It holds none of the trainer's other descriptors."""
+    descriptor = connection.fileno()
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = used + _MEMORY if hard == resource.RLIM_INFINITY else min(used + _MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    while True:
+        try:
+            texts = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        spent = int(time.process_time()) + 1 + SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        signal.alarm(2 * WALL)  # for the case that the trainer is gone
+        connection.send_bytes(json.dumps(_called(function, texts)).encode())
+        signal.alarm(0)
+
+
+def _called(function: Callable[..., Any], texts: Sequence[str]) -> tuple[str, Any]:
+    try:
+        value = function(*texts)
+        if len(json.dumps(value)) > _MOST:
+            raise ValueError(f"it returned more than {_MOST} bytes")
+    except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, SystemExit as well
+        return "raised", f"{type(error).__name__}: {str(error)[:500]}"
+    return "returned", value
+
+
+def _ended(status: int | None) -> str:
+    if status == -signal.SIGXCPU:
+        return f"it used more than {SECONDS} s of CPU time"
+    return f"its process ended with status {status}"
