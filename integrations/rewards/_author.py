@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from typing import Any  # Any: JSON
 
 SECONDS = 10
@@ -40,7 +41,7 @@ class AuthorFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._lock = threading.Lock()
-        self._child: tuple[int, multiprocessing.context.ForkProcess, Connection] | None = None
+        self._child: tuple[int, ForkProcess, Connection] | None = None
 
     def __call__(self, *texts: str) -> Any:
         """Return the function's result. Raises AuthorError."""
@@ -64,7 +65,7 @@ class AuthorFunction:
             raise AuthorError(str(value))
         return value
 
-    def _fork(self) -> tuple[int, multiprocessing.context.ForkProcess, Connection]:
+    def _fork(self) -> tuple[int, ForkProcess, Connection]:
         own, other = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_serve, args=(self._function, other), daemon=True)
@@ -76,7 +77,7 @@ class AuthorFunction:
         other.close()
         return os.getpid(), process, own
 
-    def _end(self, process: multiprocessing.context.ForkProcess, connection: Connection) -> None:
+    def _end(self, process: ForkProcess, connection: Connection) -> None:
         self._child = None
         connection.close()
         process.kill()

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-import anyio
-
 from sandboxkit import ProcessResult, Session
 from sandboxkit.integrations.rewards import _programs
 from sandboxkit.integrations.rewards._cases import Case, ProgramCase
