@@ -40,6 +40,8 @@ _KEEP_BYTES = 4 << 20
 """Maximum number of unacknowledged bytes that are kept; a sender waits above it."""
 _RECORDS_IN_A_ROW = 64
 """How many records of one link are handled before other tasks run."""
+_MOST_REPEATED = 1000
+"""How many records in a row may bring nothing new; a proxy may send data twice."""
 _ACK_BYTES = 5 << 19
 """Number of received bytes after which an ACK is due. An ACK is also sent with each DATA record."""
 _REPLY_SECONDS, _LEAVE_SECONDS = 8.0, 1.0
@@ -118,7 +120,7 @@ class Link:
         """Number of bytes of the current record's payload that have yet to arrive."""
         self._old = 0
         """Number of those bytes, at their front, that are duplicates; a proxy may send data twice."""
-        self._received = self._acknowledged = self._sent = 0
+        self._repeated = self._received = self._acknowledged = self._sent = 0
         self._writing_since = inf
         self._kept = bytearray()
         if greeting is not None:
@@ -378,8 +380,9 @@ class Link:
                 if not size:
                     raise ProtocolError("a record of no data")
                 self._left, self._old = size, min(size, self._received - offset)
+                self._count(is_new=self._old < size)
             elif kind == ACK:
-                self._forget(offset)
+                self._count(is_new=self._forget(offset))
             else:
                 raise ProtocolError(f"unknown record type {kind}")
         self._buffer = data[at:]
@@ -397,16 +400,23 @@ class Link:
         self._confirmed = True
         return int(received)
 
-    def _forget(self, offset: int) -> None:
-        """Drop the kept bytes before `offset`, which the agent has acknowledged."""
+    def _count(self, *, is_new: bool) -> None:
+        """Raise ProtocolError after too many records in a row that bring nothing new."""
+        self._repeated = 0 if is_new else self._repeated + 1
+        if self._repeated > _MOST_REPEATED:
+            raise ProtocolError(f"more than {_MOST_REPEATED} records that bring nothing new")
+
+    def _forget(self, offset: int) -> bool:
+        """Drop the kept bytes before `offset`, which the agent has acknowledged; return whether there are any."""
         if offset > self._sent:
             raise ProtocolError(
                 f"the agent acknowledged {offset} bytes, but only {self._sent} were sent"
             )
         missing = self._sent - offset
-        if missing < len(self._kept):
+        if is_new := missing < len(self._kept):
             del self._kept[: len(self._kept) - missing]
             self._room.set()
+        return is_new
 
     async def _resume(self, broken: ByteStream) -> None:
         """Resume the session over a new connection; raise the last error when the grace is over."""
