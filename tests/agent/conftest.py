@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import tempfile
-import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -25,16 +24,17 @@ from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
 from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
-from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec
+from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec, StdinItem
 from tests import process_list
 from tests.components import lack, reason, require_root
+from tests.data_here import beside
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid() != 0:
     NAMESPACE.append("--map-root-user")
 AGENT = binary.path().name
 """Also what a reaper, which is a clone of the agent, is called."""
-PROGRAMS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
+PROGRAMS: dict[str, Any] = beside(__file__, "programs.toml")
 """The programs that the tests run inside: Python, shell, and trees of processes."""
 
 
@@ -137,6 +137,12 @@ class Run:
             self.stdout += data
         else:
             self.stderr += data
+
+
+async def after(event: anyio.Event, line: bytes) -> AsyncIterator[StdinItem]:
+    """Stdin of one line, which waits for an event."""
+    await event.wait()
+    yield line
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -8,17 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from sandboxkit import types
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxStartError
 from sandboxkit.providers._agent.client import MOST_ALONG, AgentClient
-from sandboxkit.types import (
-    Command,
-    CommandFile,
-    CommandSetup,
-    Ending,
-    PtySize,
-    StdinItem,
-    WholeInput,
-)
 from tests.agent.conftest import PROGRAMS, Box, NamespaceProvider, Run, made, until
 
 pytestmark = pytest.mark.anyio
@@ -34,9 +26,11 @@ async def test_an_agent_without_setups_gets_them_through_a_shell(box: Box, lists
     client, run = box.client, Run()
     assert client.calls == bytes(range(1, 21))
     client.calls = bytes(lists)
-    files = (CommandFile(f"{box.workdir}/program", b"#!/bin/sh\nulimit -f; ulimit -t\n", 0o555),)
-    setup = CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
-    command = Command(("./program",), setup=setup)
+    files = (
+        types.CommandFile(f"{box.workdir}/program", b"#!/bin/sh\nulimit -f; ulimit -t\n", 0o555),
+    )
+    setup = types.CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
+    command = types.Command(("./program",), setup=setup)
     sent = await box.provider.set_up(box.id, command)
     assert (sent is command) == (17 in lists)
     await box.provider.exec(box.id, sent, run.output)
@@ -52,7 +46,7 @@ async def test_a_file_that_commands_bring_again_is_sent_once(box: Box, agent: st
     for argument in ("1", "2", "3"):
         if agent == "forgetful" and argument == "3":
             client.kept._known[content].number += 1
-        setup = CommandSetup((CommandFile(path, content, 0o555, reused=True),))
+        setup = types.CommandSetup((types.CommandFile(path, content, 0o555, reused=True),))
         before = client.moved[0]
         run = await box.exec(path, argument, setup=setup)
         assert run.stdout == f"right {argument}\n".encode()
@@ -65,8 +59,10 @@ async def test_an_agent_keeps_four_megabytes_of_contents_at_most(box: Box) -> No
     letters = [bytes([n]) for n in b"abcdefghijklmnopqrst"]
     # The agent has dropped the older half of those that are expected there.
     for letter in [*letters, *reversed(letters)]:
-        files = (CommandFile(path, letter * 900_000, 0o644, reused=True),)
-        assert (await box.exec("head", "-c1", path, setup=CommandSetup(files))).stdout == letter
+        files = (types.CommandFile(path, letter * 900_000, 0o644, reused=True),)
+        assert (
+            await box.exec("head", "-c1", path, setup=types.CommandSetup(files))
+        ).stdout == letter
     assert len(box.client.kept._known) == 16
 
 
@@ -85,7 +81,7 @@ async def test_bytes_that_are_not_utf8_pass_unchanged(box: Box) -> None:
 @pytest.mark.parametrize("size", [0, 1, MOST_ALONG, MOST_ALONG + 1, 1 << 20])
 async def test_a_whole_stdin_is_delivered_completely_then_closed(box: Box, size: int) -> None:
     data = (bytes(range(1, 251)) * (size // 250 + 1))[:size]
-    assert (await box.exec("cat", stdin=WholeInput(data))).stdout == data
+    assert (await box.exec("cat", stdin=types.WholeInput(data))).stdout == data
 
 
 async def test_a_short_stdin_travels_with_its_command(
@@ -99,12 +95,12 @@ async def test_a_short_stdin_travels_with_its_command(
 
     monkeypatch.setattr(AgentClient, "post", post)
     monkeypatch.delattr(AgentClient, "send_data")
-    assert (await box.exec("cat", stdin=WholeInput(b"short"))).stdout == b"short"
+    assert (await box.exec("cat", stdin=types.WholeInput(b"short"))).stdout == b"short"
     assert len(sent) == 1
 
 
 async def test_an_error_of_the_stdin_iterator_is_raised_and_kills_the_command(box: Box) -> None:
-    async def broken() -> AsyncIterator[StdinItem]:
+    async def broken() -> AsyncIterator[types.StdinItem]:
         yield b"x"
         raise ZeroDivisionError
 
@@ -115,21 +111,21 @@ async def test_an_error_of_the_stdin_iterator_is_raised_and_kills_the_command(bo
 
 async def test_a_background_child_on_a_terminal_does_not_delay_the_result(box: Box) -> None:
     with anyio.fail_after(60):
-        run = await box.sh("trap '' HUP; sleep 1000 & echo done", pty=PtySize())
+        run = await box.sh("trap '' HUP; sleep 1000 & echo done", pty=types.PtySize())
     assert run.stdout == b"done\r\n"
 
 
 @pytest.mark.parametrize(
     ("script", "options", "status", "ending"),
     [
-        ("kill -TERM $$", {}, 143, Ending.SIGNAL),
-        ("kill -ABRT $$", {}, 134, Ending.SIGNAL),
-        ("kill -HUP $$", {"pty": PtySize()}, 129, Ending.SIGNAL),
+        ("kill -TERM $$", {}, 143, types.Ending.SIGNAL),
+        ("kill -ABRT $$", {}, 134, types.Ending.SIGNAL),
+        ("kill -HUP $$", {"pty": types.PtySize()}, 129, types.Ending.SIGNAL),
         ("kill -KILL $$", {}, 137, None),  # the kernel's, for want of memory, looks the same
     ],
 )
 async def test_a_command_that_a_signal_ended_says_so(
-    box: Box, script: str, options: dict[str, Any], status: int, ending: Ending | None
+    box: Box, script: str, options: dict[str, Any], status: int, ending: types.Ending | None
 ) -> None:
     exit = (await box.sh(script, **options)).exit
     assert (exit.status, exit.ending) == (status, ending)
@@ -175,7 +171,7 @@ async def test_a_start_that_fails_on_a_terminal_leaves_nothing(box: Box) -> None
     folder = f"/proc/{box.agent_pid()}/fd"
     before = len(os.listdir(folder))
     for _ in range(20):
-        await refused(box, "/etc/passwd", pty=PtySize())
+        await refused(box, "/etc/passwd", pty=types.PtySize())
         await refused(box, "true", cwd="/no/such/folder")
     await until(lambda: len(os.listdir(folder)) <= before + 2)  # some are closed after the answer
 

@@ -16,24 +16,17 @@ from hypothesis.stateful import run_state_machine_as_test as run
 
 from sandboxkit import SandboxError, Session
 from sandboxkit.errors import SandboxNotFoundError
-from sandboxkit.providers._agent import client, requests, stream
+from sandboxkit.providers._agent import client, link, requests, stream
 from sandboxkit.providers._agent.frames import MAX_PAYLOAD, NEAR, Kind, encode, string, strings
 from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
-from sandboxkit.providers._agent.link import (
-    ACK,
-    DATA,
-    MAGIC,
-    OPENED,
-    OPENING,
-    OPENING_REPLY,
-    RECORD,
-)
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, SandboxSpec
 from tests.agent.conftest import NamespaceProvider, Run
-from tests.agent.test_owner import EXIT, WELCOME
+from tests.agent.test_owner import EXIT
+from tests.agent.test_protocol import WELCOME, of_the_agent
+from tests.agent.test_protocol import data as record
 
 NIGHT = os.environ.get("SANDBOXKIT_HYPOTHESIS_PROFILE") == "random"
 SETTINGS = settings(
@@ -51,8 +44,8 @@ PAYLOADS = st.one_of(
 FRAMES = st.builds(encode, st.sampled_from(Kind), st.integers(0, 6) | st.just(2**32 - 1), PAYLOADS)
 NOT_FRAMES = st.one_of(
     st.binary(min_size=1, max_size=60),
-    st.builds(RECORD.pack, st.integers(0, 5), st.integers(0, 300), st.integers(0, 5)),
-    st.just(RECORD.pack(ACK, 0, 0) * 2000),
+    st.builds(link.RECORD.pack, st.integers(0, 5), st.integers(0, 300), st.integers(0, 5)),
+    st.just(link.RECORD.pack(link.ACK, 0, 0) * 2000),
 )
 
 
@@ -72,7 +65,7 @@ class PlayedProvider(NamespaceProvider):
         theirs.setblocking(False)
         sandbox_id = str(len(self.agents))
         self.agents[sandbox_id] = theirs
-        theirs.send(OPENING_REPLY.pack(MAGIC, 3, OPENED, 0) + record(0, WELCOME))
+        theirs.send(of_the_agent(WELCOME))
         await self._attach(sandbox_id, UnixStream(ours), config_of(spec))
         return sandbox_id
 
@@ -83,10 +76,6 @@ class PlayedProvider(NamespaceProvider):
         return None
 
 
-def record(at: int, data: bytes) -> bytes:
-    return RECORD.pack(DATA, at, len(data)) + data
-
-
 class Owner(RuleBasedStateMachine):
     """The owner of an agent that sends anything, and of an honest one."""
 
@@ -94,12 +83,9 @@ class Owner(RuleBasedStateMachine):
         super().__init__()
         self.runner, self.tasks = asyncio.Runner(), list[asyncio.Task[object]]()
         self.patch, self.reported = pytest.MonkeyPatch(), list[object]()
-        for module, name in (
-            (client, "_LONG_KILL_PATIENCE"),
-            (client, "_KILL_PATIENCE"),
-            (stream, "_LOOK"),
-        ):
-            self.patch.setattr(module, name, 0.01)
+        self.patch.setattr(stream, "_LOOK", 0.01)
+        for name in ("_LONG_KILL_PATIENCE", "_KILL_PATIENCE"):
+            self.patch.setattr(client, name, 0.01)
         report = self.runner.get_loop().set_exception_handler
         report(lambda _, context: self.reported.append(context))
         self.provider = PlayedProvider()
@@ -249,7 +235,7 @@ class Guest(RuleBasedStateMachine):
         self.connection, self.sent = socket.socket(socket.AF_UNIX), 0
         self.connection.settimeout(5)
         self.connection.connect(self.path)
-        self._put(OPENING.pack(MAGIC, 3, os.urandom(16), resume, grace, 0))
+        self._put(link.OPENING.pack(link.MAGIC, 3, os.urandom(16), resume, grace, 0))
         self._say(first)
 
     @rule(

@@ -6,10 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,8 +18,9 @@ from sandboxkit.provider import Provider
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider
-from sandboxkit.types import Command, Interpreter, PtySize, SandboxSpec, StdinItem, WholeInput
-from tests.agent.conftest import PROGRAMS, Commands, Run
+from sandboxkit.types import Command, Interpreter, PtySize, SandboxSpec, WholeInput
+from tests.agent.conftest import PROGRAMS, Commands, Run, after
+from tests.data_here import beside
 from tests.docker_here import require_docker
 
 pytestmark = pytest.mark.anyio
@@ -91,9 +90,8 @@ def outcome(run: Run) -> tuple[object, ...]:
 @pytest.mark.timeout(900)  # on a busy machine: these are many programs
 @pytest.mark.parametrize("kind", ["local", pytest.param("docker", marks=pytest.mark.nightly)])
 async def test_a_job_ends_as_the_same_code_ends_in_a_fresh_python(kind: str) -> None:
-    programs = tomllib.loads(Path(__file__).with_name("python_programs.toml").read_text())
+    programs, differ = beside(__file__, "python_programs.toml"), {}
     assert len(programs) >= 40
-    differ = {}
     async with python_box(kind) as box:
         for name, given in programs.items():
             code, env = given["code"], given.get("env", {})
@@ -152,14 +150,9 @@ async def test_background_processes_of_a_job_live_on(box: PythonBox) -> None:
 
 async def test_a_second_job_at_the_same_time_is_refused(box: PythonBox) -> None:
     refused, run = anyio.Event(), Run()
-
-    async def line() -> AsyncIterator[StdinItem]:
-        await refused.wait()
-        yield b"go on\n"
-
     async with anyio.create_task_group() as group:
         code = "print('up', flush=True); print(input())"
-        group.start_soon(lambda: box.job(code, run=run, stdin=line()))
+        group.start_soon(lambda: box.job(code, run=run, stdin=after(refused, b"go on\n")))
         await run.started.wait()
         with pytest.raises(CommandStartError, match="another job runs") as busy:
             await box.job("print(1)")
@@ -240,10 +233,8 @@ async def test_an_interpreter_that_exits_by_itself_is_not_the_jobs_fault() -> No
     setup = "import posix; posix.fork = lambda: posix._exit(3)"
     async with python_box("local", Interpreter(PYTHON, setup=setup)) as box:
         for code in ("print(1)", "print(2)"):
-            with (
-                anyio.fail_after(30),
-                pytest.raises(SandboxTerminatedError, match="by itself") as ended,
-            ):
+            ends = pytest.raises(SandboxTerminatedError, match="by itself")
+            with anyio.fail_after(30), ends as ended:
                 await box.job(code)
             assert not ended.value.by_command
 

@@ -1,14 +1,13 @@
 """Cancelling a command: its whole tree dies, whatever it did, and nobody else's."""
 
-from collections.abc import AsyncIterator
 from functools import partial
 
 import anyio
 import pytest
 
-from sandboxkit.types import Ending, PtySize, StdinItem
+from sandboxkit.types import Ending, PtySize
 from tests import process_list
-from tests.agent.conftest import AGENT, PROGRAMS, Box, Run
+from tests.agent.conftest import AGENT, PROGRAMS, Box, Run, after
 
 pytestmark = pytest.mark.anyio
 
@@ -17,17 +16,13 @@ TREES = PROGRAMS["trees"]
 
 @pytest.mark.parametrize("tree", TREES)
 async def test_cancelling_spares_other_commands(any_box: Box, tree: str) -> None:
-    async def line() -> AsyncIterator[StdinItem]:
-        await done.wait()
-        yield b"still here\n"
-
-    other, done = Run(), anyio.Event()
-    left: list[str] = []
+    other, done, left = Run(), anyio.Event(), list[str]()
     await any_box.sh("sleep 2001 & setsid sleep 2002 &")
     await any_box.settled("sleep 2001", "sleep 2002")
     async with anyio.create_task_group() as group:
         spared = "echo up; read line; echo $line"
-        group.start_soon(partial(any_box.sh, spared, run=other, stdin=line()))
+        stdin = after(done, b"still here\n")
+        group.start_soon(partial(any_box.sh, spared, run=other, stdin=stdin))
         await other.started.wait()
         async with any_box.running(f"({TREES[tree]}) & sleep 0.1; echo ready; wait"):
             pass
@@ -79,14 +74,10 @@ async def test_signals_to_its_reaper_do_not_change_a_commands_end(box: Box, sign
 
 @pytest.mark.parametrize("signal", ["KILL", "STOP"])
 async def test_a_neighbours_reaper_that_was_signalled_loses_nothing(box: Box, signal: str) -> None:
-    async def line() -> AsyncIterator[StdinItem]:
-        await signalled.wait()
-        yield b"go\n"
-
     run, signalled = Run(), anyio.Event()
     async with anyio.create_task_group() as group:
         victim = "(setsid sleep 3001 &); echo $PPID; read line; exit 5"
-        group.start_soon(partial(box.sh, victim, run=run, stdin=line()))
+        group.start_soon(partial(box.sh, victim, run=run, stdin=after(signalled, b"go\n")))
         await run.started.wait()
         with anyio.fail_after(60):
             while "sleep 3001" not in await box.processes():

@@ -12,13 +12,7 @@ import pytest
 from anyio.abc import ByteStream
 from anyio.streams.stapled import StapledByteStream
 
-from sandboxkit import _loop
-from sandboxkit.errors import (
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-)
+from sandboxkit import _loop, errors
 from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
@@ -238,7 +232,7 @@ async def test_another_agent_is_not_taken_for_the_old_one(provider: NamespacePro
     box, other = await made(provider), await made(provider)
     await box.client.aclose()
     os.replace(provider.folder / other.id, provider.folder / box.id)
-    with pytest.raises(SandboxTerminatedError, match="was restarted"):
+    with pytest.raises(errors.SandboxTerminatedError, match="was restarted"):
         await box.exec("true")
 
 
@@ -247,7 +241,7 @@ class Listed(NamespaceProvider):
 
     async def get(self, sandbox_id: str) -> SandboxInfo:
         if self.processes[sandbox_id].returncode is not None:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
+            raise errors.SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
         return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, {})
 
 
@@ -263,7 +257,7 @@ async def detached(provider: NamespaceProvider) -> AsyncIterator[Box]:
 async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detached: Box) -> None:
     started = Run()
     async with at_start(started, lambda: detached.client._link.aclose()):
-        with pytest.raises(OutcomeUnknownError, match="is unknown") as caught:
+        with pytest.raises(errors.OutcomeUnknownError, match="is unknown") as caught:
             await detached.sh("echo; sleep 600", run=started)
         assert not caught.value.retryable
     assert (await detached.exec("echo", "again")).stdout == b"again\n"
@@ -273,7 +267,7 @@ async def test_a_repeatable_call_is_marked_repeatable(detached: Box) -> None:
     provider = detached.provider
     client = await provider._client(detached.id)
     client._end("")
-    with pytest.raises(ProviderUnavailableError) as caught:
+    with pytest.raises(errors.ProviderUnavailableError) as caught:
         async with provider._call(detached.id):
             client.open(Kind.EXEC, payload("true"))
     assert caught.value.retryable

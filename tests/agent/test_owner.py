@@ -18,14 +18,9 @@ from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Fields, K
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command
 from tests.agent.conftest import Box
+from tests.agent.test_protocol import WELCOME, connected, data, of_the_agent
 
 pytestmark = pytest.mark.anyio
-
-WELCOME = frames.encode(
-    Kind.WELCOME,
-    0,
-    b"\0\0\0\3" + bytes(16) + frames.string("/") + frames.string(bytes(range(1, 21))),
-)
 
 
 @dataclass
@@ -38,20 +33,18 @@ class Agent:
 
     async def say(self, *said: tuple[Kind, int, bytes]) -> None:
         """Send frames of (type, stream, payload) in one record."""
-        data = b"".join(frames.encode(*each) for each in said)
-        await self.stream.send(link.RECORD.pack(link.DATA, self.sent, len(data)) + data)
-        self.sent += len(data)
+        sent = b"".join(frames.encode(*each) for each in said)
+        await self.stream.send(data(self.sent, sent))
+        self.sent += len(sent)
 
 
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
-    ours, theirs = (UnixStream(each) for each in socket.socketpair())
-    reply = link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.OPENED, 0)
-    await theirs.send(reply + link.RECORD.pack(link.DATA, 0, len(WELCOME)) + WELCOME)
-    client = await AgentClient.start(ours, requests.hello(None))
-    yield Agent(theirs, client)
+    client, _, theirs = await connected()
+    agent = Agent(UnixStream(theirs), client)
+    yield agent
     await client.aclose()
-    await theirs.aclose()
+    await agent.stream.aclose()
 
 
 def execute(client: AgentClient) -> Coroutine[object, object, object]:
@@ -114,26 +107,6 @@ async def test_data_above_the_window_ends_the_connection(agent: Agent) -> None:
     assert (await stream.receive()).payload == WINDOW
     with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="more data"):
         await stream.receive()
-
-
-async def test_credit_allows_as_much_again(agent: Agent) -> None:
-    """Twice the window passes, because the owner reads it."""
-    size = 0
-
-    async def count(_: object, data: bytes) -> None:
-        nonlocal size
-        size += len(data)
-
-    asked = asyncio.create_task(requests.execute(agent.client, Command(("true",)), count))
-    await anyio.wait_all_tasks_blocked()
-    for _ in range(2):
-        for _ in range(len(WINDOW) // 65536):
-            await agent.say((Kind.STDOUT, 1, bytes(65536)))
-        await anyio.wait_all_tasks_blocked()
-    await agent.say((Kind.EXIT, 1, EXIT))
-    with anyio.fail_after(30):
-        await asked
-    assert size == 2 * len(WINDOW)
 
 
 async def test_small_frames_that_nobody_reads_are_joined_in_order(agent: Agent) -> None:
@@ -203,16 +176,14 @@ async def test_an_agent_that_answers_and_closes_is_given_up_after_the_grace() ->
     async def reopen() -> UnixStream:
         attempts.append(time.monotonic())
         next_ours, next_theirs = (UnixStream(each) for each in socket.socketpair())
-        await next_theirs.send(
-            link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.RESUMED, 0)
-        )
+        resumed = link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.RESUMED, 0)
+        await next_theirs.send(resumed)
         await next_theirs.aclose()
         return next_ours
 
     session = link.Link(ours, grace=1.5, reopen=reopen)
     session.open()
-    await theirs.send(link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.OPENED, 0))
-    await theirs.send(link.RECORD.pack(link.DATA, 0, 1) + b"x")
+    await theirs.send(of_the_agent(b"x"))
     assert await session.receive() == [b"x"]
     await theirs.aclose()
     with anyio.fail_after(60), pytest.raises(anyio.BrokenResourceError):

@@ -15,22 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxkit.errors import AgentTooOldError, ConfigurationError
-from sandboxkit.providers._agent import frames, requests
+from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, ProtocolError
 from sandboxkit.providers._agent.frames import PROTOCOL_VERSION, Fields, Frame, FrameDecoder, Kind
-from sandboxkit.providers._agent.link import (
-    ACK,
-    DATA,
-    MAGIC,
-    OPENED,
-    OPENING,
-    OPENING_REPLY,
-    RECORD,
-    RESUMED,
-    Link,
-    LostSessionError,
-)
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, CommandInput, CommandSeries
 from tests.agent.conftest import Box
@@ -86,13 +74,13 @@ async def last_words(box: Box, data: bytes) -> str:
     reason = ""
     decoder = FrameDecoder()
     async with await box.provider._connect(box.id) as stream:
-        link = Link(stream)
+        session = link.Link(stream)
         with anyio.fail_after(60), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-            link.open()
-            await link.send(data)
+            session.open()
+            await session.send(data)
             await stream.send_eof()
             while True:
-                for frame in decoder.feed(*await link.receive()):
+                for frame in decoder.feed(*await session.receive()):
                     if frame.kind == Kind.BYE:
                         reason = Fields(frame.payload).text()
     return reason
@@ -168,7 +156,7 @@ async def test_an_agent_that_lacks_a_call_is_named_as_too_old_and_not_asked(box:
 
 NO_LINK = {
     "another protocol": (b"GET / HTTP/1.1\r\nHost: agent\r\nAccept: */*\r\n\r\n", "not a link's"),
-    "the version before": (OPENING.pack(MAGIC, 1, bytes(16), False, 0, 0), "version 3"),
+    "the version before": (link.OPENING.pack(link.MAGIC, 1, bytes(16), False, 0, 0), "version 3"),
     "cut short": (b"SBXL\2", "inside its opening"),
 }
 
@@ -180,15 +168,15 @@ async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -
         await stream.send(data)
         await stream.send_eof()
         with anyio.fail_after(60):
-            frames_of = FrameDecoder().feed(*await Link(stream).receive())
+            frames_of = FrameDecoder().feed(*await link.Link(stream).receive())
             assert complaint in Fields(next(frames_of).payload).text()
 
 
 def data(offset: int, payload: bytes) -> bytes:
-    return RECORD.pack(DATA, offset, len(payload)) + payload
+    return link.RECORD.pack(link.DATA, offset, len(payload)) + payload
 
 
-OPENED_REPLY = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, OPENED, 0)
+OPENED_REPLY = link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.OPENED, 0)
 
 
 def of_the_agent(frames: bytes) -> bytes:
@@ -196,7 +184,8 @@ def of_the_agent(frames: bytes) -> bytes:
     return OPENED_REPLY + data(0, frames)
 
 
-WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + b"\0\0\0\1/\0\0\0\1\2")
+CALLS = frames.string("/") + frames.string(bytes(range(1, 21)))
+WELCOME = frames.encode(Kind.WELCOME, 0, b"\0\0\0\3" + bytes(16) + CALLS)
 
 
 async def connected() -> tuple[AgentClient, UnixStream, socket.socket]:
@@ -212,7 +201,7 @@ async def connected() -> tuple[AgentClient, UnixStream, socket.socket]:
     [
         (b"", "ended"),
         (b"HTTP/1.1 400 Bad Request\r\n", "protocol error"),
-        (OPENING_REPLY.pack(MAGIC, 1, OPENED, 0), "version 1"),
+        (link.OPENING_REPLY.pack(link.MAGIC, 1, link.OPENED, 0), "version 1"),
         (of_the_agent(frames.encode(Kind.BYE, 0, frames.string("no room"))), "no room"),
         (of_the_agent(struct.pack(">IBI", 5 << 20, 16, 0)), "limit"),
         (of_the_agent(frames.encode(Kind.BYE, 0, b"\0\0\0\x09short")), "too short"),
@@ -257,7 +246,7 @@ async def test_a_closed_connection_does_not_deafen_the_next_file_with_its_number
 class Ends:
     """A link, and the agent's end of its connection, which the test plays byte by byte."""
 
-    link: Link
+    session: link.Link
     agent: UnixStream
     next_agent: UnixStream
     """The end of the connection that replaces the first one."""
@@ -267,7 +256,7 @@ class Ends:
         found = b""
         with anyio.fail_after(30):
             while len(found) < size:
-                found += b"".join(await self.link.receive())
+                found += b"".join(await self.session.receive())
         return found
 
 
@@ -289,10 +278,10 @@ async def ends() -> AsyncIterator[Ends]:
     async def reopen() -> UnixStream:
         return next_ours
 
-    link = Link(ours, grace=30, reopen=reopen)
-    link.open()
-    yield Ends(link, theirs, next_theirs)
-    await link.aclose()
+    session = link.Link(ours, grace=30, reopen=reopen)
+    session.open()
+    yield Ends(session, theirs, next_theirs)
+    await session.aclose()
     for stream in (theirs, next_ours, next_theirs):
         await stream.aclose()
 
@@ -308,13 +297,13 @@ async def test_what_a_proxy_sends_twice_is_dropped(ends: Ends) -> None:
     ("said", "named"),
     [
         (data(4, b"e"), "received byte 4, expected byte 3"),
-        (RECORD.pack(ACK, 3, 0), "acknowledged 3 bytes, but only 2 were sent"),
-        (RECORD.pack(9, 0, 0), "unknown record type 9"),
-        (RECORD.pack(DATA, 3, 0), "a record of no data"),
+        (link.RECORD.pack(link.ACK, 3, 0), "acknowledged 3 bytes, but only 2 were sent"),
+        (link.RECORD.pack(9, 0, 0), "unknown record type 9"),
+        (link.RECORD.pack(link.DATA, 3, 0), "a record of no data"),
     ],
 )
 async def test_an_impossible_record_ends_the_session(ends: Ends, said: bytes, named: str) -> None:
-    await ends.link.send(b"hi")
+    await ends.session.send(b"hi")
     await ends.agent.send(OPENED_REPLY)
     await ends.agent.send(data(0, b"abc"))
     assert await ends.received(3) == b"abc"
@@ -324,8 +313,8 @@ async def test_an_impossible_record_ends_the_session(ends: Ends, said: bytes, na
 
 
 async def test_a_reply_with_an_unknown_verdict_has_lost_the_session(ends: Ends) -> None:
-    await ends.agent.send(OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, 7, 0))
-    with pytest.raises(LostSessionError):
+    await ends.agent.send(link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, 7, 0))
+    with pytest.raises(link.LostSessionError):
         await ends.received(1)
 
 
@@ -337,29 +326,29 @@ async def test_acknowledged_bytes_make_room_for_more(ends: Ends) -> None:
         async with anyio.create_task_group() as group:
 
             async def agent() -> None:
-                await read(ends.agent, OPENING.size)
+                await read(ends.agent, link.OPENING.size)
                 for number in range(1, 13):
-                    header = await read(ends.agent, RECORD.size)
-                    assert RECORD.unpack(header) == (DATA, (number - 1) << 20, 1 << 20)
+                    header = await read(ends.agent, link.RECORD.size)
+                    assert link.RECORD.unpack(header) == (link.DATA, (number - 1) << 20, 1 << 20)
                     await read(ends.agent, len(piece))
-                    await ends.agent.send(RECORD.pack(ACK, number << 20, 0))
+                    await ends.agent.send(link.RECORD.pack(link.ACK, number << 20, 0))
                 await ends.agent.send(data(0, b"all"))
 
             group.start_soon(agent)
             group.start_soon(ends.received, 3)
             for _ in range(12):
-                await ends.link.send(piece)
+                await ends.session.send(piece)
 
 
 async def test_a_new_connection_brings_what_was_not_received_and_no_more(ends: Ends) -> None:
-    await ends.link.send(b"0123456789")
+    await ends.session.send(b"0123456789")
     await ends.agent.send(OPENED_REPLY)
-    await ends.agent.send(RECORD.pack(ACK, 4, 0) + data(0, b"abc"))
+    await ends.agent.send(link.RECORD.pack(link.ACK, 4, 0) + data(0, b"abc"))
     assert await ends.received(3) == b"abc"
     await ends.agent.aclose()
-    resumed = OPENING_REPLY.pack(MAGIC, PROTOCOL_VERSION, RESUMED, 7)
+    resumed = link.OPENING_REPLY.pack(link.MAGIC, PROTOCOL_VERSION, link.RESUMED, 7)
     await ends.next_agent.send(resumed + data(3, b"def"))
     assert await ends.received(3) == b"def"
-    opening = OPENING.unpack(await read(ends.next_agent, OPENING.size))
+    opening = link.OPENING.unpack(await read(ends.next_agent, link.OPENING.size))
     assert (opening[3], opening[5]) == (True, 3), "it resumes, and says what it has"
-    assert await read(ends.next_agent, RECORD.size + 3) == data(7, b"789")
+    assert await read(ends.next_agent, link.RECORD.size + 3) == data(7, b"789")

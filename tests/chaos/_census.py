@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from sandboxkit import SandboxError, Session, _loop
 
@@ -51,6 +52,18 @@ def growth(before: Counter[str]) -> Counter[str]:
     while (grown := census() - before) and time.monotonic() < deadline:
         time.sleep(0.05)
     return grown
+
+
+def visits(visit: Callable[[], object], seconds: float, wrong: list[str]) -> list[float]:
+    """Visit again and again for so many seconds; return how long each visit took, the longest last."""
+    times, end = list[float](), time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        try:
+            visit()
+        except (AssertionError, SandboxError, TimeoutError) as error:
+            wrong.append(f"an honest visit: {error!r}")
+        times.append(time.monotonic() - began)
+    return sorted(times)
 
 
 class Pace:

@@ -7,20 +7,17 @@ import socket
 import statistics
 import sys
 import threading
-import time
-import tomllib
-from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from sandboxkit import Egress, SandboxError, Session
-from tests.chaos._census import census, growth
+from tests.chaos._census import census, growth, visits
+from tests.data_here import beside
 from tests.docker_here import require_docker
-from tests.egress.conftest import PROGRAMS, opened
+from tests.egress.conftest import PROGRAMS, opened, slow_names
 
-GREEDY: dict[str, str] = tomllib.loads(Path(__file__).with_name("greedy.toml").read_text())
+GREEDY: dict[str, str] = beside(__file__, "greedy.toml")
 LIMITS: Any = {"memory_mb": 256, "pids": 64, "cpus": 0.2, "disk_mb": 64, "profile": "strict"}
 _SLOWER, _SLACK = 10.0, 3.0
 """An honest visit may take so many times as long as alone, and so many seconds more: they share the processors."""
@@ -28,19 +25,11 @@ _SLOWER, _SLACK = 10.0, 3.0
 
 def run(provider: str, seconds: float) -> tuple[str, list[str]]:
     """Let greedy sandboxes do what they can for so long; return how long honest visits took, and what was wrong."""
-    wrong, beside = list[str](), list[float]()
-    gate, real = threading.Event(), socket.getaddrinfo
+    wrong = list[str]()
 
-    def slow(host: str, *more: Any, **options: Any) -> list[Any]:
-        if str(host).endswith(".slow.test"):
-            gate.wait(15)
-            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
-        return list(real(host, *more, **options))
-
-    def visit() -> float:
-        began, argv = time.monotonic(), ["python3", "-c", PROGRAMS["get"], f"http://{web}/"]
+    def visit() -> None:
+        argv = ["python3", "-c", PROGRAMS["get"], f"http://{web}/"]
         assert honest.run(argv, timeout=60, check=True).result(120).stdout == "origin:/:\n"
-        return time.monotonic() - began
 
     def attack(code: str) -> None:
         with greedy.sandbox() as sandbox:
@@ -60,30 +49,24 @@ def run(provider: str, seconds: float) -> tuple[str, list[str]]:
             first.run(["true"]).result(120)
         before = census()
         with (
-            mock.patch("socket.getaddrinfo", slow),
+            slow_names(15) as (gate, _),
             Session(provider, network=network) as honest,
             Session(provider, network=network, **LIMITS) as greedy,
         ):
-            alone = max([visit() for _ in range(4)][1:])
+            visit()
+            alone = visits(visit, 2, wrong)[-1]
             threads = [threading.Thread(target=attack, args=[code]) for code in GREEDY.values()]
             for each in threads:
                 each.start()
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                try:
-                    beside.append(visit())
-                    assert beside[-1] < _SLOWER * alone + _SLACK, beside[-1]
-                except (SandboxError, AssertionError) as error:
-                    wrong.append(f"an honest visit: {error!r}")
+            took = visits(visit, seconds, wrong)
             gate.set()
             for each in threads:
                 each.join()
         wrong += [f"left: {what} ({n} more)" for what, n in growth(before).items()]
-    usual = statistics.median(beside or [0])
-    longest = max(beside, default=0)
-    text = (
-        f"{len(beside)} visits of {usual:.2f} s, the longest {longest:.1f} s, alone {alone:.2f} s"
-    )
+    usual, longest = statistics.median(took), took[-1]
+    if longest > _SLOWER * alone + _SLACK:
+        wrong.append(f"an honest visit took {longest:.1f} s")
+    text = f"{len(took)} visits of {usual:.2f} s, the longest {longest:.1f} s, alone {alone:.2f} s"
     return text, wrong
 
 

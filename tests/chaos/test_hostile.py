@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sandboxkit import Operation, Sandbox, SandboxError, Session
 from sandboxkit.providers.local import LocalProvider
 from tests.agent.conftest import hostile_agents
+from tests.chaos._census import visits
 from tests.chaos.calls import TAG
 
 MODES = ("flood", "deaf", "stubborn", "greedy")
@@ -31,16 +33,14 @@ class Beside:
     wrong: list[str] = field(default_factory=list)
 
 
-def _call(honest: list[Sandbox], seconds: float, found: Beside) -> float:
-    """Run commands in turns for so many seconds; return the 99th percentile of what they took."""
-    times, end = list[float](), time.monotonic() + seconds
-    while (began := time.monotonic()) < end:
-        try:
-            said = honest[len(times) % len(honest)].exec(["echo", "here"], timeout=60).result(90)
-            found.wrong += [] if said.stdout == "here\n" else [f"it printed {said.stdout!r}"]
-        except (SandboxError, TimeoutError) as error:
-            found.wrong.append(f"an honest sandbox: {error!r}")
-        times.append(time.monotonic() - began)
+def _call(honest: Iterator[Sandbox], seconds: float, found: Beside) -> float:
+    """Run commands for so many seconds; return the 99th percentile of what they took."""
+
+    def visit() -> None:
+        ran = next(honest).exec(["echo", "here"], timeout=60).result(90)
+        assert ran.stdout == "here\n"
+
+    times = visits(visit, seconds, found.wrong)
     found.calls += len(times)
     return sorted(times)[len(times) * 99 // 100]
 
@@ -64,7 +64,7 @@ def run(seconds: float) -> Beside:
     """Call honest sandboxes for so many seconds, a fifth of them with nothing beside."""
     found, over, provider = Beside(), threading.Event(), LocalProvider()
     with Session(provider, tags=TAG, lifetime=3600) as session:
-        honest = [session.sandbox().start().result(60) for _ in range(2)]
+        honest = itertools.cycle([session.sandbox().start().result(60) for _ in range(2)])
         found.alone = _call(honest, seconds / 5, found)
         with hostile_agents():
             attack = threading.Thread(target=_attack, args=(session, over, found))

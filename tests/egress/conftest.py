@@ -6,22 +6,23 @@ import socket
 import ssl
 import subprocess
 import threading
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from sandboxkit import Egress, EgressRecord, Sandbox, Session
 from tests.components import require_program
+from tests.data_here import beside
 from tests.docker_here import require_docker
 
 DEADLINE = 60.0
 NAMES = ("web.test", "a.web.test", "other.test", "api.test")
-PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
+PROGRAMS: dict[str, str] = beside(__file__, "programs.toml")
 """What the tests run inside, in Python."""
-CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
+CASES: dict[str, Any] = beside(__file__, "cases.toml")
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -152,6 +153,22 @@ class Names:
         answer = several.pop(0) if len(several) > 1 else several[0]
         family = {each: socket.AF_INET6 if ":" in each else socket.AF_INET for each in answer}
         return [(family[each], socket.SOCK_STREAM, 6, "", (each, port)) for each in answer]
+
+
+@contextlib.contextmanager
+def slow_names(seconds: float) -> Iterator[tuple[threading.Event, set[int]]]:
+    """Look up names of slow.test for so long, or until an event; yield it, and the threads that do so."""
+    gate, inside, real = threading.Event(), set[int](), socket.getaddrinfo
+
+    def slow(host: str, *more: Any, **options: Any) -> list[Any]:
+        if str(host).endswith(".slow.test"):
+            inside.add(threading.get_ident())
+            gate.wait(seconds)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return list(real(host, *more, **options))
+
+    with mock.patch("socket.getaddrinfo", slow):
+        yield gate, inside
 
 
 def rules(records: Records, *allow: str, **more: Any) -> Egress:

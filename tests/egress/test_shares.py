@@ -5,18 +5,18 @@ import os
 import resource
 import socket
 import threading
-from typing import Any
 
 import pytest
 
 from sandboxkit import Credential, Session
 from sandboxkit.egress import _resolve
-from tests.egress.conftest import DEADLINE, PROGRAMS, Authority, Origin, World, asked, out
+from tests.egress import conftest as egress
+from tests.egress.conftest import DEADLINE, PROGRAMS, World, asked, out
 from tests.egress.test_attacks import hello
 
 
 def test_a_program_that_gave_up_is_cut_off_and_one_that_still_reads_is_answered(
-    provider: str, world: World, secure: Origin, authority: Authority
+    provider: str, world: World, secure: egress.Origin, authority: egress.Authority
 ) -> None:
     world.origin.hold = secure.hold = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -72,17 +72,9 @@ def test_a_sandbox_that_wants_every_file_leaves_some_to_others_and_to_starts(wor
 def test_a_lookup_that_was_given_up_keeps_its_thread_and_blocks_no_other_sandbox(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, inside, real = threading.Event(), set[int](), socket.getaddrinfo
-
-    def slow(host: str, *more: Any, **options: Any) -> list[Any]:
-        if host.endswith(".slow.test"):
-            inside.add(threading.get_ident())
-            gate.wait(DEADLINE)
-        return list(real(host, *more, **options))
-
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
     monkeypatch.setattr(_resolve, "_RESOLVE_SECONDS", 0.5)
-    with Session("local", network=world.rules("*.slow.test", world.web)) as session:
+    rules = world.rules("*.slow.test", world.web)
+    with egress.slow_names(DEADLINE) as (gate, inside), Session("local", network=rules) as session:
         asking, other = session.sandbox(), session.sandbox()
         names = [f"n{number}.slow.test" for number in range(40)]
         try:
