@@ -19,12 +19,8 @@ from pprint import pformat
 
 from tests.chaos.round import Outcome, Setting, kind_of
 
-SETTINGS = {
-    "local": Setting("local"),
-    "docker": Setting(
-        "docker", "DOCKER_HOST=" + os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    ),
-}
+_DOCKER = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+SETTINGS = {"local": Setting("local"), "docker": Setting("docker", f"DOCKER_HOST={_DOCKER}")}
 _AT_A_TIME = 2
 _DEADLINE = 300.0
 
@@ -91,8 +87,7 @@ def run_calls(target: str, count: int, seed: int) -> bool:
     """Whether all went well; the calls are shared out among the ways to a target."""
     from tests.chaos.targets import TARGETS, run
 
-    well = True
-    names = [name for name in TARGETS if target in (name, name.partition("-")[0])]
+    well, names = True, [name for name in TARGETS if target in (name, name.partition("-")[0])]
     for n, name in enumerate(names):
         tally = run(name, len(range(n, count, len(names))), seed)
         sys.stdout.write(f"{name}: {pformat(tally)}\n")
@@ -124,9 +119,8 @@ def run_hostile(provider: str, seconds: int, seed: int) -> bool:
 
 if __name__ == "__main__":
     mode, who, many, first = sys.argv[1:]
-    actions = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak, "hostile": run_hostile}
-    action = actions[mode]
+    modes = {"rounds": run_rounds, "calls": run_calls, "soak": run_soak, "hostile": run_hostile}
     with tempfile.TemporaryDirectory() as state:
         os.environ["SANDBOXKIT_STATE_DIR"] = state
-        went = [action(each, int(many), int(first)) for each in who.split(",")]
+        went = [modes[mode](each, int(many), int(first)) for each in who.split(",")]
         sys.exit(0 if all(went) else 1)

@@ -16,20 +16,8 @@ from typing import Any
 
 from sandboxkit import Operation, Sandbox, SandboxError, Session
 from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
-from tests.faults import (
-    Direction,
-    Drop,
-    Fault,
-    FaultProxy,
-    Half,
-    HttpAnswer,
-    Late,
-    Plan,
-    Request,
-    Reset,
-    Stall,
-    too_many_requests,
-)
+from tests import faults
+from tests.faults import Direction, Drop, FaultProxy, Half, Late, Reset, Stall, too_many_requests
 
 TAG = f"chaos:{secrets.token_hex(8)}"
 """The tag of this process's sandboxes: other processes may test the same Docker daemon."""
@@ -42,17 +30,17 @@ _HANG = 60.0
 """For what is over its deadline to end at all."""
 _TALLYING = threading.Lock()
 _DIRECTIONS: tuple[Direction, ...] = ("request", "answer", "both")
-_BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), HttpAnswer(500, b"{}"), Stall())
+_BEFORE = (Reset(), Late(0.3), too_many_requests(0.1), faults.HttpAnswer(500, b"{}"), Stall())
 _AFTER = (Drop(), Drop("reset"), Drop("stall"), Half(12), Half(200), Half(5000), Stall("answer"))
 
 # Any: operations of every result type.
 Call = tuple[int, str, float, Callable[[], Operation[Any]]]
 
 
-def weather(seed: int, share: float) -> Plan:
+def weather(seed: int, share: float) -> faults.Plan:
     """A plan of all faults, for a `share` of the HTTP requests and half of all else."""
 
-    def plan(request: Request) -> Fault | None:
+    def plan(request: faults.Request) -> faults.Fault | None:
         chance = random.Random(f"{seed}:{request.number}")
         if request.line:
             if chance.random() >= share:
@@ -68,10 +56,7 @@ def weather(seed: int, share: float) -> Plan:
 
 @contextmanager
 def storm(proxies: Sequence[FaultProxy], seed: int, pause: float) -> Iterator[None]:
-    """Reset or stall all of these at once, again and again, whatever is under way on them.
-
-    `pause` is how many seconds there are between two storms, on an average.
-    """
+    """Reset or stall all of these at once, again and again, every `pause` seconds on an average."""
     chance, over = random.Random(f"storm {seed}"), threading.Event()
 
     def blow() -> None:
@@ -120,7 +105,6 @@ def menu(session: Session, box: Sandbox, chance: random.Random, folder: Path) ->
 
 
 def fill(folder: Path) -> None:
-    """Make what `menu` uploads."""
     (folder / "up").mkdir(parents=True)
     (folder / "up" / "file").write_bytes(bytes(50_000))
 
@@ -131,18 +115,15 @@ class Tally:
 
     calls: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
-    """"ok", or the error's class."""
     untyped: list[str] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     """Calls that were over their deadline, the grace of two seconds, and what a busy machine takes."""
     longest: float = 0.0
     """The most seconds that a call took beyond its own timeout."""
     last: float = field(default_factory=time.monotonic)
-    """The time at which the last call returned."""
     pause: float = 0.0
     """The most seconds in which no call returned."""
     faults: Counter[str] = field(default_factory=Counter)
-    """What the proxies did, as `FaultProxy.faults` says."""
     wrong: list[str] = field(default_factory=list)
     """Results that are not the call's."""
     left: list[str] = field(default_factory=list)
@@ -150,7 +131,6 @@ class Tally:
 
     @property
     def failed(self) -> bool:
-        """Whether one of the calls did what none may."""
         return bool(self.untyped or self.wrong or self.late or self.left)
 
 
@@ -189,7 +169,6 @@ class _Caller:
     box: Sandbox | None = None
 
     def run(self, more: Callable[[], bool]) -> None:
-        """Call while there are more."""
         fill(self.folder)
         while more():
             box = self.box
@@ -199,10 +178,8 @@ class _Caller:
             calls = menu(self.session, box, self.chance, self.folder)
             ((_, name, timeout, call),) = self.chance.choices(calls, [each[0] for each in calls])
             result = self._call(name, call, timeout)
-            right = (
-                name != "exec" or result is None or result.stdout + result.stderr == "out\nerr\n"
-            )
-            if not right:
+            shown = name == "exec" and result is not None
+            if shown and result.stdout + result.stderr != "out\nerr\n":
                 self.tally.wrong.append(f"{name}: {result!r:.200}")
             if name == "delete":
                 self.box = None
@@ -210,8 +187,7 @@ class _Caller:
     # Any: results of every type.
     def _call(self, name: str, call: Callable[[], Operation[Any]], timeout: float = 0) -> Any:
         allowed = timeout + SECONDS + _GRACE + _BUSY
-        started = time.monotonic()
-        operation = call()
+        started, operation = time.monotonic(), call()
         outcome, result, text = "ok", None, ""
         try:
             # Longer than is allowed, to see whether it ends at all; that it was late is seen below.
@@ -226,8 +202,7 @@ class _Caller:
             operation.cancel()
         took = time.monotonic() - started
         with _TALLYING:
-            tally = self.tally
-            now = time.monotonic()
+            tally, now = self.tally, time.monotonic()
             tally.pause, tally.last = max(tally.pause, now - tally.last), now
             tally.calls[name] += 1
             tally.outcomes[outcome] += 1

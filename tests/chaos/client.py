@@ -57,9 +57,8 @@ class Work:
 
     def run(self, seconds: float) -> None:
         """Work so long, then cancel some of what is under way, and see that all of it ends."""
-        actions = [self._start, self._call, self._script, self._live, self._cancel]
-        actions += [self._stop, self._fork]
-        weights = [4, 18, 8, 2, 5, 1, 1]
+        actions = [self._start, self._call, self._script, self._live, self._cancel, self._stop]
+        actions, weights = [*actions, self._fork], [4, 18, 8, 2, 5, 1, 1]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             (action,) = self._random.choices(actions, weights)
@@ -78,7 +77,6 @@ class Work:
             self.wrong.append(f"hang: {shown} has not ended after {PATIENCE:g} s")
 
     def end_children(self) -> None:
-        """End the forked children."""
         for child in self._children:
             os.kill(child, 9)
             os.waitpid(child, 0)
@@ -163,7 +161,6 @@ class Work:
 
 
 def work(provider: str, tag: str, seed: int, seconds: float, folder: Path, *options: str) -> int:
-    """Warm up, work, close, and count what is left in this process."""
     with Session(provider, tags=f"chaos:{tag}") as session:
         session.run(["true"]).result()
     before = census()
@@ -206,7 +203,6 @@ def forget() -> None:
 
 
 def main() -> int:
-    """Read the command line, and work."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     provider, tag, seed, seconds, folder, *options = sys.argv[1:]
     connect = no_way if "distant" in options else _direct.connect

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,14 +54,12 @@ class Setting:
     provider: str
     """A name, as `Session` takes it."""
     through: str | None = None
-    """Such as "DOCKER_HOST=unix:///var/run/docker.sock": the variable that leads the provider to
-    its server, and the server's address. Some rounds then break that connection."""
+    """The variable that leads the provider to its server, "=", and the address: some rounds break that way."""
     alone: float = 20.0
     """Seconds in which what a client leaves has ended by itself: a lease, where one holds it."""
     swept: float = 60.0
     """Seconds in which the last of it is gone once `sandboxkit cleanup` has said that it is."""
     options: tuple[str, ...] = ()
-    """Further options of the client."""
 
 
 @dataclass(slots=True)
@@ -84,7 +81,6 @@ class Outcome:
 
 
 def kind_of(seed: int, setting: Setting) -> str:
-    """What happens in the round of this seed."""
     kinds = KINDS if setting.through is not None else ("close", *SIGNALS)
     return kinds[seed % len(kinds)]
 
@@ -100,8 +96,8 @@ class Places:
     def __init__(self, tag: str, folder: Path) -> None:
         self.tag, self.folder = tag, folder
 
-    def watch(self) -> None:
-        """Called again and again while the client runs."""
+    def watch(self) -> None:  # again and again while the client runs
+        pass
 
     def left(self) -> set[str]:
         """Describe what is there now of this round's sandboxes."""
@@ -138,11 +134,8 @@ class Docker(Places):
 
     def left(self) -> set[str]:
         command = ["docker", "ps", "--all", "--filter", f"label=chaos={self.tag}", "--format"]
-        done = subprocess.run(
-            [*command, "{{.Names}} {{.Status}}"], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        lines = done.stdout.splitlines()
+        command += ["{{.Names}} {{.Status}}"]
+        lines = subprocess.check_output(command, text=True, timeout=60).splitlines()
         return {f"{'live ' if ' Up' in line else ''}container {line}" for line in lines}
 
 
@@ -157,8 +150,6 @@ PLACES: dict[str, type[Places]] = {"local": Local, "docker": Docker}
 
 
 class Round:
-    """One round's parts; used once."""
-
     def __init__(self, setting: Setting, seed: int) -> None:
         self._setting = setting
         self._random = random.Random(f"round {seed}")
@@ -172,7 +163,6 @@ class Round:
         self.outcome = Outcome(seed, kind_of(seed, setting))
 
     def run(self) -> Outcome:
-        """Do it, and look."""
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         os.environ["SANDBOXKIT_STATE_DIR"] = str(self._folder / "state")
         try:
@@ -213,7 +203,7 @@ class Round:
         if kind in SIGNALS and self._random.random() < 0.2:
             self._wait(client, self._random.uniform(0, 1.0))  # while it starts, or even imports
         else:
-            self._wait(client, _READY_SECONDS, lambda: "ready" in self._said("stdout"))
+            self._wait(client, _READY_SECONDS, "ready")
             self._wait(client, self._random.uniform(0, _WORK_SECONDS))
         if kind in SIGNALS and client.poll() is None:
             self._signalled = True
@@ -246,16 +236,11 @@ class Round:
                 self._wait(client, _WORK_SECONDS)
         proxy.heal()
 
-    def _wait(
-        self,
-        client: "subprocess.Popen[str]",
-        seconds: float,
-        found: Callable[[], bool] = lambda: False,
-    ) -> bool:
-        """Whether the client ended meanwhile."""
+    def _wait(self, client: "subprocess.Popen[str]", seconds: float, said: str = "\0") -> bool:
+        """Whether the client ended meanwhile, and before it has said that."""
         deadline = time.monotonic() + seconds
         while client.poll() is None:
-            if time.monotonic() > deadline or found():
+            if time.monotonic() > deadline or said in self._said("stdout"):
                 return False
             self._places.watch()
             time.sleep(0.01)

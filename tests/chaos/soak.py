@@ -34,15 +34,12 @@ class Soaked:
 
     tally: Tally = field(default_factory=Tally)
     usual: float = 0.0
-    """Seconds for a few runs before anything else."""
     healed: dict[str, list[float]] = field(default_factory=dict)
     """For each kind of fault, how many seconds after each of them the session was as fast again."""
     slow: list[str] = field(default_factory=list)
-    """Faults after which it was not."""
 
     @property
     def failed(self) -> bool:
-        """Whether something did not go on as it has to."""
         return bool(self.tally.failed or self.slow or self.tally.pause > _PAUSE)
 
 
@@ -98,7 +95,6 @@ def _soak(session: Session, provider: LocalProvider, seconds: float, seed: int) 
 
 
 def run(seconds: float, seed: int, *, pool: int | None = None) -> Soaked:
-    """Soak local for so many seconds."""
     provider = LocalProvider()
     try:
         with Session(provider, tags=TAG, lifetime=600, max_concurrency=ROOM, pool=pool) as session:

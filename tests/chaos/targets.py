@@ -31,9 +31,7 @@ class Target:
 
     provider: Provider
     proxies: list[FaultProxy]
-    make: Callable[[Session], Operation[Sandbox]] = lambda session: session.sandbox(
-        command=MAIN
-    ).start()
+    make: Callable[[Session], Operation[Sandbox]] = lambda each: each.sandbox(command=MAIN).start()
     plan: Plan | None = None
 
     def open(self, upstream: str, stack: ExitStack) -> FaultProxy:
@@ -46,10 +44,8 @@ class Target:
 @contextmanager
 def docker(listen: str) -> Iterator[Target]:
     upstream = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
-    with (
-        FaultProxy(upstream, listen="tcp" if listen == "tcp" else "unix") as proxy,
-        mock.patch.object(_direct, "connect", no_way),
-    ):
+    distant = mock.patch.object(_direct, "connect", no_way)
+    with FaultProxy(upstream, listen="tcp" if listen == "tcp" else "unix") as proxy, distant:
         yield Target(DockerProvider(base_url=proxy.url, timeout=TIMEOUT), [proxy])
 
 
@@ -88,18 +84,10 @@ def run(name: str, count: int, seed: int, *, share: float = 0.1) -> Tally:
             proxy.plan = target.plan
         session = Session(target.provider, tags=TAG, lifetime=600)
         tally, calls, kind = Tally(), iter(range(count)), name.partition("-")[0]
+        more, workers = lambda: next(calls, None) is not None, WORKERS.get(kind, 8)
+        called = calling(session, target.make, tally, more, seed=seed, workers=workers)
         try:
-            with (
-                storm(target.proxies, seed, PAUSES[kind]),
-                calling(
-                    session,
-                    target.make,
-                    tally,
-                    lambda: next(calls, None) is not None,
-                    seed=seed,
-                    workers=WORKERS.get(kind, 8),
-                ),
-            ):
+            with storm(target.proxies, seed, PAUSES[kind]), called:
                 pass
         finally:
             for proxy in target.proxies:

@@ -1,10 +1,11 @@
-"""Short runs of `make chaos`: killed clients leave nothing, and a session is as fast as before after each fault."""
+"""Short runs of `make chaos`: killed clients, calls whose connections break, and a session after each fault."""
 
 from pathlib import Path
 from pprint import pformat
 
 import pytest
 
+from tests.chaos import targets
 from tests.chaos.__main__ import SETTINGS, failures, rounds
 from tests.chaos.round import KINDS, Setting, kind_of
 from tests.chaos.soak import run
@@ -38,6 +39,19 @@ def test_what_a_client_forgets_is_found() -> None:
     (message,) = failures([outcome])
     assert message.startswith("round 8 (reset): ")
     assert "left behind: a ghost" in message
+
+
+@pytest.mark.parametrize("name", targets.TARGETS)
+def test_a_call_whose_connection_breaks_raises_a_typed_error_in_time(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name.startswith("docker"):
+        require_docker()
+    monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path))
+    tally = targets.run(name, 25, seed=1)
+    assert tally.calls.total() == 25
+    assert tally.faults.total() > 0
+    assert not tally.failed, pformat(tally)
 
 
 @pytest.mark.parametrize("pool", [pytest.param(None, marks=pytest.mark.nightly), 2])

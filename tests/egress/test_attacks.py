@@ -2,26 +2,15 @@
 
 import json
 import ssl
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxkit import Credential, Sandbox, Session
-from tests.egress.conftest import (
-    DEADLINE,
-    PROGRAMS,
-    Authority,
-    Names,
-    Origin,
-    World,
-    asked,
-    exchange,
-    opened,
-    proxy_port,
-)
+from tests.data_here import beside
+from tests.egress import conftest as egress
+from tests.egress.conftest import DEADLINE, PROGRAMS, Authority, Origin, World, asked
 
 
 def test_the_headers_are_added_here_and_are_nowhere_inside(
@@ -57,12 +46,11 @@ def test_the_headers_are_added_here_and_are_nowhere_inside(
 
 def test_its_own_header_is_replaced(world: World, secure: Origin, authority: Authority) -> None:
     network = world.rules(credentials=[credential(secure)], tls=authority.client)
-    request = asked(
-        "API.test.Internal", "/v1/models", headers="authorization: mine\r\nX_TEAM: blue\r\n"
-    )
+    mine = "authorization: mine\r\nX_TEAM: blue\r\n"
+    request = asked("API.test.Internal", "/v1/models", headers=mine)
     request = request.replace("Host: API.test.Internal", "Host: api.test.internal")
     with Session("local", network=network) as session:
-        assert exchange(session.sandbox(), request).startswith(b"HTTP/1.1 200 ")
+        assert egress.exchange(session.sandbox(), request).startswith(b"HTTP/1.1 200 ")
     _, _, headers, _ = secure.requests[0]
     assert [value for name, value in headers.items() if name.lower() == "authorization"] == [SECRET]
     assert not [name for name in headers if "_" in name]
@@ -87,9 +75,7 @@ def test_the_authorities_of_this_machine_are_trusted_by_default(
     assert len(secure.requests) == 1
 
 
-DATA: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("attacks.toml").read_text()
-)
+DATA: dict[str, dict[str, Any]] = beside(__file__, "attacks.toml")
 PUBLIC = "not public"
 ATTACKS = {f"a name for {each}": {"url": f"{each}.bad.test"} for each in DATA["not_public"]}
 ATTACKS = {name: {**each, "reason": PUBLIC} for name, each in ATTACKS.items()} | DATA["attacks"]
@@ -125,10 +111,8 @@ def tls_of(attack: dict[str, Any]) -> bytes:
     """What is sent behind CONNECT, if anything is."""
     if "hello" in attack:
         data = hello(attack["hello"])
-        records = (data[5:65], data[65:])
-        return (
-            b"".join(b"\x16\3\1" + sized(each) for each in records) if "split" in attack else data
-        )
+        pieces = b"".join(b"\x16\3\1" + sized(each) for each in (data[5:65], data[65:]))
+        return pieces if "split" in attack else data
     if "extensions" in attack:
         return made_hello(attack["extensions"], attack.get("kind", 0), attack.get("tail", ""))
     return bytes(attack.get("tls", ""), "latin-1")
@@ -148,11 +132,11 @@ def sent_by(attack: dict[str, Any], port: int, proxy: int) -> bytes:
 @pytest.fixture(scope="module")
 def target() -> Iterator[tuple[Sandbox, int, World]]:
     """One sandbox for all attacks, and the port of its proxy, which runs on this side for each provider."""
-    with pytest.MonkeyPatch.context() as patch, opened() as origin:
-        world = World(Names(patch), origin)
+    with pytest.MonkeyPatch.context() as patch, egress.opened() as origin:
+        world = World(egress.Names(patch), origin)
         rules = world.rules(world.web, "*.bad.test")
         with Session("local", network=rules) as session, session.sandbox() as sandbox:
-            yield sandbox, proxy_port(sandbox), world
+            yield sandbox, egress.proxy_port(sandbox), world
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -191,7 +175,7 @@ def test_what_a_credential_does_not_allow_is_refused_and_recorded(
     attack = DATA["credentials"][name]
     network = world.rules(credentials=[credential(secure)], tls=authority.client)
     shared.set_network(network).result(DEADLINE)
-    with shared.connect(proxy_port(shared)).result(DEADLINE) as connection:
+    with shared.connect(egress.proxy_port(shared)).result(DEADLINE) as connection:
         connection.send(sent_by(attack, 0, 0)).result(DEADLINE)
         answer = connection.receive().result(DEADLINE)
     assert answer.startswith(f"HTTP/1.1 {attack.get('status', 403)} ".encode()), answer

@@ -18,18 +18,8 @@ import pytest
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
 from sandboxkit.egress._resolve import is_own
 from tests.core.test_ports import WithoutPorts
-from tests.egress.conftest import (
-    CASES,
-    DEADLINE,
-    PROGRAMS,
-    Authority,
-    Origin,
-    World,
-    asked,
-    exchange,
-    out,
-    proxy_port,
-)
+from tests.egress import conftest as egress
+from tests.egress.conftest import CASES, DEADLINE, PROGRAMS, World, asked, exchange, out
 
 GET = PROGRAMS["get"]
 
@@ -42,7 +32,7 @@ def failed(sandbox: Sandbox, code: str, *args: str) -> str:
 
 
 def test_allowed_requests_arrive_and_are_recorded(
-    provider: str, world: World, secure: Origin, authority: Authority
+    provider: str, world: World, secure: egress.Origin, authority: egress.Authority
 ) -> None:
     rules = world.rules(world.web, f"*.web.test:{secure.port}")
     files = {"/tmp/ca.pem": authority.certificate.read_bytes()}
@@ -95,7 +85,7 @@ def test_headers_of_one_connection_are_not_passed_on(world: World) -> None:
 
 
 def test_a_phase_without_network_cuts_connections_and_a_later_one_has_the_same_port(
-    provider: str, world: World, secure: Origin
+    provider: str, world: World, secure: egress.Origin
 ) -> None:
     name = f"web.test:{secure.port}"
     rules = world.rules(world.web, name)
@@ -103,7 +93,7 @@ def test_a_phase_without_network_cuts_connections_and_a_later_one_has_the_same_p
         sandbox.set_network("none").result(DEADLINE)  # nothing to change
         assert out(sandbox, "import os; print('http_proxy' in os.environ)") == "False"
         sandbox.set_network(rules).result(DEADLINE)
-        port = proxy_port(sandbox)
+        port = egress.proxy_port(sandbox)
         assert out(sandbox, GET, world.url) == "origin:/:"
         with sandbox.connect(port).result(DEADLINE) as tunnel:
             tunnel.send(f"CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n").result(DEADLINE)
@@ -115,7 +105,7 @@ def test_a_phase_without_network_cuts_connections_and_a_later_one_has_the_same_p
         assert "403" in failed(sandbox, GET, world.url)
         assert world.records.wait(3).reason == "the sandbox's network is 'none' now"
         sandbox.set_network(rules).result(DEADLINE)
-        assert proxy_port(sandbox) == port
+        assert egress.proxy_port(sandbox) == port
         assert out(sandbox, GET, world.url) == "origin:/:"
 
 
@@ -154,7 +144,7 @@ def test_variables_of_the_user_stay(world: World) -> None:
 def test_the_next_job_of_a_pooled_sandbox_has_no_egress(provider: str, world: World) -> None:
     with Session(provider, pool=1, profile="strict", reuse="reset") as session:
         with session.sandbox(network=world.rules()) as first:
-            port = proxy_port(first)
+            port = egress.proxy_port(first)
             assert out(first, GET, world.url) == "origin:/:"
         with session.sandbox() as second:
             # On local a connection that was used is left in TIME_WAIT, so the sandbox is replaced.
@@ -262,7 +252,7 @@ def port(shared: Sandbox, world: World) -> Port:
 
     def change(*allow: str, **limits: Any) -> int:
         shared.set_network(world.rules(*allow, **limits)).result(DEADLINE)
-        return proxy_port(shared)
+        return egress.proxy_port(shared)
 
     return change
 

@@ -39,10 +39,8 @@ def test_what_no_vendor_can_do_is_refused(options: dict[str, Any], named: str) -
 
 
 def test_a_provider_without_a_list_of_its_own_refuses_it() -> None:
-    with (
-        Session("local") as session,
-        pytest.raises(ConfigurationError, match=r"'local' cannot honour Egress\(native"),
-    ):
+    refused = pytest.raises(ConfigurationError, match=r"'local' cannot honour Egress\(native")
+    with Session("local") as session, refused:
         session.sandbox(network=NAMES)
 
 

@@ -111,9 +111,7 @@ def test_a_start_from_a_snapshot_has_no_wider_network(
         with Session(provider, network=rules) as other, other.sandbox(snapshot=after) as started:
             assert reaches(started) == ["web"]  # its own session asks for it
         for snapshot in taken:
-            snapshot.delete().exception(
-                DEADLINE
-            )  # a sandbox that still ends may use it; it expires
+            snapshot.delete().exception(DEADLINE)  # one that still ends may use it; it expires
 
 
 @pytest.mark.parametrize("of_session", [True, False])

@@ -13,18 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sandboxkit import (
-    AuthenticationError,
-    CapacityError,
-    ConfigurationError,
-    Operation,
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import ConfigurationError, Operation, Sandbox, Session, errors
 from sandboxkit.providers.local._state import StateDir
 from sandboxkit.providers.service import ServiceProvider
 from sandboxkit.testing.conformance._base import DEADLINE, token, until
@@ -83,38 +72,32 @@ def test_a_bad_address_is_refused_before_anything_happens(url: str, message: str
 
 
 def test_nobody_there_is_no_fault_of_the_caller() -> None:
-    with (
-        Session("http://127.0.0.1:9") as session,
-        pytest.raises(ProviderUnavailableError, match="SANDBOXKIT_SERVICE_URL"),
-    ):
+    unavailable = pytest.raises(errors.ProviderUnavailableError, match="SANDBOXKIT_SERVICE_URL")
+    with Session("http://127.0.0.1:9") as session, unavailable:
         session.run(["true"]).result(DEADLINE)
 
 
 def test_another_server_is_told_apart(serve: Serve) -> None:
     url = serve(provider="local", pool=0) + "/elsewhere"
-    with (
-        Session(url) as session,
-        pytest.raises(ConfigurationError, match="the address of `sandboxkit serve`"),
-    ):
+    refused = pytest.raises(ConfigurationError, match="the address of `sandboxkit serve`")
+    with Session(url) as session, refused:
         session.run(["true"]).result(DEADLINE)
 
 
 def test_tokens_quotas_and_owners_are_the_service_s(running: Service, lent: Lent) -> None:
-    with (
-        lent(running.url, "c" * 20) as session,
-        pytest.raises(AuthenticationError, match="SANDBOXKIT_SERVICE_TOKEN") as caught,
-    ):
+    refused = pytest.raises(errors.AuthenticationError, match="SANDBOXKIT_SERVICE_TOKEN")
+    with lent(running.url, "c" * 20) as session, refused as caught:
         session.run(["true"]).result(DEADLINE)
     assert "c" * 20 not in str(caught.value)
     with lent(running.url, ALICE) as hers, lent(running.url, BOB) as his:
         made = [hers.sandbox().start().result(DEADLINE) for _ in range(2)]
-        with pytest.raises(CapacityError, match="'alice' has 2 sandboxes, its quota"):
+        with pytest.raises(errors.CapacityError, match="'alice' has 2 sandboxes, its quota"):
             hers.sandbox().start().result(DEADLINE)
         assert made[0].id is not None
         assert made[0].id not in [info.id for info in his.list().result(DEADLINE)]
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             his.from_id(made[0].id).result(DEADLINE)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             Operation(his.provider.open_link(made[0].id)).result(DEADLINE)
         Operation(his.provider.delete(made[0].id)).result(DEADLINE)
         assert made[0].exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
@@ -187,9 +170,9 @@ def test_a_killed_service_has_no_outcome_and_leaves_nothing(running: Service, le
     assert next(iter(process.stdout.lines())) == "ready"
     running.process.kill()
     error = process.exception(120)
-    assert isinstance(error, OutcomeUnknownError), repr(error)
+    assert isinstance(error, errors.OutcomeUnknownError), repr(error)
     until(lambda: tagged(running.tag) == [], "its sandboxes are gone", 60)
-    with pytest.raises(ProviderUnavailableError):
+    with pytest.raises(errors.ProviderUnavailableError):
         session.sandbox().start().result(120)
     with pytest.raises(ExceptionGroup, match="could not be stopped"):
         session.close().result(120)
@@ -204,7 +187,7 @@ def test_an_agent_that_dies_is_no_fault_of_the_command(running: Service, lent: L
         assert meta is not None
         os.kill([*meta.processes][-1], signal.SIGKILL)
         error = process.exception(60)
-        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert isinstance(error, errors.SandboxTerminatedError), repr(error)
         assert not error.by_command
         assert not error.out_of_memory
 
