@@ -171,11 +171,8 @@ class Machine(Commands[Machines]):
         return await self.provider.program(self.id, *argv)
 
     async def output_of(self, *argv: str) -> bytes:
-        program, out = await self.program(*argv), b""
-        with anyio.fail_after(60), contextlib.suppress(anyio.EndOfStream):
-            while True:
-                out += await program.receive()
-        return out
+        with anyio.fail_after(60):
+            return b"".join([part async for part in await self.program(*argv)])
 
     async def listed(self) -> list[process_list.Listed]:
         return process_list.parse(await self.output_of(*process_list.COMMAND))

@@ -17,7 +17,7 @@ from sandboxkit.providers._agent.failures import ConnectionEndedError, SilentErr
 from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Fields, Kind
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command
-from tests.agent.conftest import Box
+from tests.agent.conftest import PROGRAMS, Box
 from tests.agent.test_protocol import WELCOME, connected, data, of_the_agent
 
 pytestmark = pytest.mark.anyio
@@ -55,36 +55,23 @@ WINDOW = bytes(NEAR.from_agent)
 EXIT = struct.pack(">IBQQQI", 0, 0, 0, 0, 0, 0)
 
 
+REQUESTS: dict[str, Callable[[AgentClient], Coroutine[object, object, object]]] = {
+    "stats": requests.stats,
+    "stat": lambda client: requests.stat(client, "/"),
+    "read 3 bytes": lambda client: requests.read_file(client, "/x", 3),
+    "execute": execute,
+}
+
+
 @pytest.mark.parametrize(
-    ("request_of", "said"),
-    [
-        (requests.stats, (Kind.STDOUT, 1, b"x")),
-        (requests.stats, (Kind.EXIT, 1, EXIT)),
-        (requests.stats, (Kind.OPENED, 1, b"\0\1")),
-        (requests.stats, (Kind.DONE, 1, b"")),
-        (lambda client: requests.stat(client, "/"), (Kind.DONE, 1, b"\0\0\0\xff/")),
-        (lambda client: requests.read_file(client, "/x", 3), (Kind.STDOUT, 1, b"four")),
-        (execute, (Kind.STDERR, 1, b"")),
-        (execute, (Kind.DONE, 1, b"")),
-        (execute, (Kind.EXIT, 1, EXIT[1:])),
-        (execute, (Kind.EXIT, 1, EXIT.replace(b"\0\0\0\0\0", b"\0\0\0\0\x09", 1))),
-        (execute, (Kind.FAIL, 1, b"\0\0")),
-        (execute, (Kind.FAIL, 1, bytes(4) + frames.string("your options are wrong"))),
-        (execute, (Kind.CREDIT, 1, b"\0\0\0\1")),
-        (execute, (Kind.CREDIT, 1, bytes(4))),
-        (execute, (Kind.STDOUT, 2, b"of no request")),
-        (execute, (Kind.CREDIT, 0, b"\0\0\0\1")),
-        (execute, (Kind.WELCOME, 0, WELCOME[9:])),
-    ],
+    ("request_of", "kind", "stream", "payload"), PROGRAMS["not_allowed"], ids=repr
 )
 async def test_what_a_request_does_not_allow_is_an_error_of_the_connection(
-    agent: Agent,
-    request_of: Callable[[AgentClient], Coroutine[object, object, object]],
-    said: tuple[Kind, int, bytes],
+    agent: Agent, request_of: str, kind: str, stream: int, payload: str
 ) -> None:
-    asked = asyncio.create_task(request_of(agent.client))
+    asked = asyncio.create_task(REQUESTS[request_of](agent.client))
     await anyio.wait_all_tasks_blocked()
-    await agent.say(said)
+    await agent.say((Kind[kind], stream, payload.encode("latin-1")))
     with anyio.fail_after(30), pytest.raises(ConnectionEndedError, match="protocol error"):
         await asked
 

@@ -72,13 +72,8 @@ async def listening(box: Box) -> AsyncIterator[PortListener]:
 
 
 async def everything(stream: ByteStream) -> bytes:
-    parts = []
     with anyio.fail_after(60):
-        try:
-            while True:
-                parts.append(await stream.receive())
-        except anyio.EndOfStream:
-            return b"".join(parts)
+        return b"".join([part async for part in stream])
 
 
 async def test_a_receiver_gets_no_more_bytes_than_it_asks_for(box: Box, program: Program) -> None:

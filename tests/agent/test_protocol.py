@@ -61,14 +61,6 @@ def test_any_bytes_are_decoded_or_raise_a_protocol_error(data: bytes) -> None:
             fields.info()
 
 
-@given(st.text(max_size=20), st.lists(st.text(max_size=5), max_size=5))
-def test_text_is_encoded_and_decoded_unchanged(text: str, several: list[str]) -> None:
-    with suppress(UnicodeEncodeError):
-        fields = Fields(frames.string(text) + frames.strings(several))
-        assert fields.text() == text
-        assert [fields.text() for _ in range(fields.u32())] == several
-
-
 async def last_words(box: Box, data: bytes) -> str:
     """Send bytes over a link as a second client; return the reason of the agent's BYE."""
     reason = ""

@@ -236,11 +236,11 @@ class Round:
                 self._wait(client, _WORK_SECONDS)
         proxy.heal()
 
-    def _wait(self, client: "subprocess.Popen[str]", seconds: float, said: str = "\0") -> bool:
+    def _wait(self, client: "subprocess.Popen[str]", seconds: float, said: str = "") -> bool:
         """Whether the client ended meanwhile, and before it has said that."""
         deadline = time.monotonic() + seconds
         while client.poll() is None:
-            if time.monotonic() > deadline or said in self._said("stdout"):
+            if time.monotonic() > deadline or (said and said in self._said("stdout")):
                 return False
             self._places.watch()
             time.sleep(0.01)
