@@ -166,25 +166,13 @@ async def test_no_image_loses_bytes(anyio_backend: str, prepare: str, greets: st
         assert (await (await started(machines)).sh("echo ok")).stdout == b"ok\n"
 
 
-NOEXEC = "for d in /usr/local/bin /root /dev/shm; do mount -t tmpfs -o noexec none $d; done"
-
-
-@pytest.mark.parametrize(
-    ("prepare", "user", "why"),
-    [
-        (NOEXEC, None, "none of /usr/local/bin, .* takes a program that can be run"),
-        (f"{OWN_FOLDERS} && mount -t tmpfs -o size=512k none /usr/local/bin", None, "is the disk full"),
-        (f"{OWN_FOLDERS} && for d in /usr/bin /bin; do mount --bind /dev/null $d/gzip; done", None, "no gzip"),
-        (f"{OWN_FOLDERS} && mount --bind /bin/false /usr/bin/uname", None, "no agent for"),
-        (OWN_FOLDERS, "nosuchuser", "nosuchuser"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("prepare", "user", "why"), PROGRAMS["cannot_run"])
 async def test_a_machine_that_cannot_run_the_agent_says_why(
-    anyio_backend: str, prepare: str, user: str | None, why: str
+    anyio_backend: str, prepare: str, user: str, why: str
 ) -> None:
-    async with Machines(prepare) as machines:
+    async with Machines(prepare.replace("OWN_FOLDERS", OWN_FOLDERS)) as machines:
         with anyio.fail_after(60), pytest.raises(SandboxStartError, match=why):
-            await started(machines, user=user)
+            await started(machines, user=user or None)
 
 
 async def test_a_stream_that_breaks_before_the_greeting_is_an_infrastructure_error(

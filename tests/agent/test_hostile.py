@@ -33,11 +33,8 @@ def provider(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         yield found
         Operation(found.aclose()).result(_SECONDS)
     if request.param == "docker":
-        subprocess.run(
-            ["docker", "volume", "rm", f"sandboxkit-agent-{VOLUME}"],
-            check=True,
-            capture_output=True,
-        )
+        remove = ["docker", "volume", "rm", f"sandboxkit-agent-{VOLUME}"]
+        subprocess.run(remove, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("mode", ["deaf", "stubborn", "busy"])

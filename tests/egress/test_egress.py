@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
-from sandboxkit.egress._resolve import is_own
+from sandboxkit.egress._resolve import addresses, is_own
 from tests.core.test_ports import WithoutPorts
 from tests.egress import conftest as egress
 from tests.egress.conftest import CASES, DEADLINE, PROGRAMS, World, asked, exchange, out
@@ -197,20 +197,24 @@ def test_a_log_that_cannot_be_opened_ends_the_start(tmp_path: Path, name: str) -
         assert sandbox.id is None
 
 
+@pytest.mark.anyio
+async def test_an_answer_that_is_checked_is_the_one_that_is_dialled(world: World) -> None:
+    world.names.answers["web.test"] = [["1.1.1.1"], ["169.254.169.254"]]
+    assert await addresses("a sandbox", world.rules("web.test"), "web.test", 443) == ["1.1.1.1"]
+
+
 def test_this_machines_own_addresses_are_known() -> None:
     assert is_own(ipaddress.ip_address("127.0.0.1"))
     assert not is_own(ipaddress.ip_address("93.184.215.14"))
 
 
 def test_a_provider_without_ports_refuses_egress_before_the_start() -> None:
+    rules = Egress(allow=["web.test"])
     with Session(WithoutPorts()) as session:
-        rules = Egress(allow=["web.test"])
-        for call in (
-            lambda: session.sandbox(network=rules),
-            lambda: session.sandbox().set_network(rules),
-        ):
-            with pytest.raises(ConfigurationError, match="'without' cannot listen"):
-                call()
+        with pytest.raises(ConfigurationError, match="'without' cannot listen"):
+            session.sandbox(network=rules)
+        with pytest.raises(ConfigurationError, match="'without' cannot listen"):
+            session.sandbox().set_network(rules)
 
 
 def test_a_network_that_cannot_be_set_is_refused() -> None:

@@ -149,9 +149,8 @@ async def test_a_deletion_during_a_reading_charges_what_was_used_since(
         return Usage(0.3 if last else 0.1, None, None, None)
 
     monkeypatch.setattr(FakeProvider, "metered", slow)
-    meter = _meter.SandboxMeter(
-        FakeProvider(), SandboxSpec(), "one", charged.append, lambda _: None
-    )
+    of = (FakeProvider(), SandboxSpec(), "one")
+    meter = _meter.SandboxMeter(*of, charged.append, lambda _: None)
     reading = asyncio.create_task(meter.read())
     await begun.wait()
     ending = asyncio.create_task(meter.end())
@@ -351,9 +350,8 @@ def test_the_file_stays_small_however_many_tags_there_are(ledger: LedgerFile) ->
 
 
 def test_old_days_are_removed(ledger: LedgerFile) -> None:
-    days = [
-        time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86400 * ago)) for ago in (0, 9, 500)
-    ]
+    before = [time.gmtime(time.time() - 86400 * ago) for ago in (0, 9, 500)]
+    days = [time.strftime("%Y-%m-%d", each) for each in before]
     ledger.add({RowKey(day, "x", "{}"): Amounts(starts=1) for day in days}, seconds=5)
     assert [entry.day for entry in ledger.entries({})] == [days[1], days[0]]
     assert ledger.prune(days[0]) == 1

@@ -43,11 +43,8 @@ def test_a_verdict_is_sent_before_the_slow_ones_are_known(local: str, http: http
 
 
 def test_the_code_of_a_completion_is_extracted_on_request(local: str, http: httpx.Client) -> None:
-    body = {
-        "task": TASK,
-        "submissions": [f"Here:\n```python\n{RIGHT}\n```", "none"],
-        "extract": True,
-    }
+    submissions = [f"Here:\n```python\n{RIGHT}\n```", "none"]
+    body = {"task": TASK, "submissions": submissions, "extract": True}
     lines = graded(http.post(f"{local}/v1/grade", json=body))
     assert [line["reward"] for line in lines] == [1.0, 0.0]
 
@@ -90,11 +87,7 @@ def test_a_client_that_leaves_cancels_its_work(serve: Serve, http: httpx.Client)
         until(lambda: grader.begun == 3, "its work has begun", 60)
     until(lambda: grader.cancelled == 3, "its work is cancelled", 60)
     assert grader.begun == 3
-    until(
-        lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text,
-        "no work is admitted any more",
-        60,
-    )
+    until(lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text, "it ends", 60)
 
 
 def test_a_repeated_request_with_the_same_key_is_graded_once(

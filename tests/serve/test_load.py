@@ -15,6 +15,7 @@ from sandboxkit.testing.conformance._base import until
 from tests.serve.conftest import Serve, replica, sending, whole
 from tests.serve.graders import Held, Mortal
 from tests.serve.test_bounds import bearer
+from tests.serve.test_grading import graded
 
 ALICE, STRANGER = Token("alice", "a" * 20), Token("stranger", "s" * 20, quota=2)
 BOTH = (ALICE, STRANGER)
@@ -58,10 +59,7 @@ def test_a_large_task_is_graded_like_a_small_one(url: str, http: httpx.Client) -
     task = {"test_list": [f"assert f() == {numbers}"]}
     body = {"task": task, "submissions": ["def f(): return list(range(3000))", "def f(): return 1"]}
     answer = http.post(f"{url}/v1/grade", json=body, headers=bearer(ALICE))
-    lines = sorted(
-        (json.loads(line) for line in answer.text.splitlines()), key=lambda x: x["index"]
-    )
-    assert [line["reward"] for line in lines] == [1.0, 0.0]
+    assert [line["reward"] for line in graded(answer)] == [1.0, 0.0]
 
 
 def test_what_takes_too_long_to_check_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +132,8 @@ async def test_a_free_place_goes_to_the_client_that_holds_the_fewest() -> None:
         return got
 
     async with asyncio.TaskGroup() as group:
-        tasks = {
-            name: group.create_task(work(name)) for name in ("a1", "a2", "a3", "a4", "b1", "b2")
-        }
+        names = ("a1", "a2", "a3", "a4", "b1", "b2")
+        tasks = {name: group.create_task(work(name)) for name in names}
         assert await settled() == ["a1", "a2", "b1"], "who has none waits for nobody"
         tasks["a3"].cancel()
         ends["a1"].set()
