@@ -17,12 +17,7 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from sandboxkit.errors import (
-    OutcomeUnknownError,
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    SandboxNotFoundError,
-)
+from sandboxkit import errors
 from sandboxkit.provider import Output, StreamName
 from sandboxkit.testing._tree import members, signal_process
 from sandboxkit.testing.fake import FakeProvider, _Box
@@ -88,7 +83,7 @@ class DeletesOnce(FakeProvider):
 
     async def delete(self, sandbox_id: str) -> None:
         if sandbox_id not in self._boxes:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
+            raise errors.SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
         await super().delete(sandbox_id)
 
 
@@ -219,8 +214,8 @@ class TakesAllForMissing(FakeProvider):
     async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
         try:
             return await super().read_file(sandbox_id, path, max_bytes=max_bytes)
-        except SandboxFileError as error:
-            raise SandboxFileNotFoundError(str(error), path=path) from error
+        except errors.SandboxFileError as error:
+            raise errors.SandboxFileNotFoundError(str(error), path=path) from error
 
 
 class EndsInAForkedChild(FakeProvider):
@@ -273,7 +268,7 @@ class RunsAgainAfterACut(FakeProvider):
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
         try:
             return await super().exec(sandbox_id, command, output)
-        except OutcomeUnknownError:
+        except errors.OutcomeUnknownError:
             return await super().exec(sandbox_id, command, output)
 
 

@@ -2,16 +2,7 @@
 
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxStartError,
-    Session,
-    Snapshot,
-    SnapshotNotFoundError,
-)
+from sandboxkit import Sandbox, Session, Snapshot, errors
 from tests.emulators._server import Server
 
 PATIENCE = 60.0
@@ -28,10 +19,10 @@ def test_a_snapshot_whose_answer_is_lost_is_taken_and_refused_requests_make_none
         server.fault("/snapshot", "drop", times=1)
         snapshot = sandbox.snapshot().result(PATIENCE)
         server.fault("/snapshot", "status", status=502, times=1)
-        with pytest.raises(ProviderUnavailableError, match="502"):
+        with pytest.raises(errors.ProviderUnavailableError, match="502"):
             sandbox.snapshot().result(PATIENCE)
         server.set(most_snapshots=1)
-        with pytest.raises(CapacityError, match=r"Maximum allowed: 1.*cleanup --snapshots"):
+        with pytest.raises(errors.CapacityError, match=r"Maximum allowed: 1.*cleanup --snapshots"):
             sandbox.snapshot().result(PATIENCE)
         assert [each.id for each in listed()] == [snapshot.id]
 
@@ -47,7 +38,7 @@ def test_a_second_snapshot_of_a_busy_sandbox_can_be_tried_again(
         errors = [each.exception(PATIENCE) for each in both]
         assert sorted(error is None for error in errors) == [False, True]
         (error,) = filter(None, errors)
-        assert isinstance(error, ProviderUnavailableError)
+        assert isinstance(error, errors.ProviderUnavailableError)
         assert "started or stopped" in str(error)
         sandbox.snapshot().result(PATIENCE)
         assert len(listed()) == 2
@@ -59,7 +50,7 @@ def test_a_snapshot_that_daytona_does_not_finish_is_an_error(
     with patient.sandbox() as sandbox:
         sandbox.start().result(PATIENCE)
         server.set(loses_snapshot=True)
-        with pytest.raises(SandboxStartError, match="made no snapshot"):
+        with pytest.raises(errors.SandboxStartError, match="made no snapshot"):
             sandbox.snapshot().result(PATIENCE)
         assert sandbox.exec(["true"]).result(PATIENCE).returncode == 0
 
@@ -68,7 +59,7 @@ def test_an_inactive_snapshot_says_how_to_activate_it(server: Server, patient: S
     with patient.sandbox() as sandbox:
         snapshot = sandbox.snapshot().result(PATIENCE)
         server.ask("deactivate")
-        with pytest.raises(SnapshotNotFoundError, match="activate it on the dashboard"):
+        with pytest.raises(errors.SnapshotNotFoundError, match="activate it on the dashboard"):
             patient.sandbox(snapshot=snapshot).start().result(PATIENCE)
 
 
@@ -79,5 +70,5 @@ def test_a_fork_has_the_size_of_the_sandbox_and_no_other_is_given(patient: Sessi
         assert fork.exec(["true"]).result(PATIENCE).returncode == 0
         fork.stop().result(PATIENCE)
         snapshot = sandbox.snapshot().result(PATIENCE)
-        with pytest.raises(ConfigurationError, match=r"'cpu': 2.* not .*'cpu': 4"):
+        with pytest.raises(errors.ConfigurationError, match=r"'cpu': 2.* not .*'cpu': 4"):
             patient.sandbox(snapshot=snapshot, cpus=4).start().result(PATIENCE)

@@ -18,11 +18,7 @@ from sandboxkit.providers.docker import DockerProvider, _dataset_volumes
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec
 from tests.docker.conftest import PROGRAMS, containers, docker
-from tests.local.test_mounts import (
-    assert_a_reset_keeps_mounts,
-    assert_it_arrives_whole,
-    odd_dataset,
-)
+from tests.local import test_mounts as local_mounts
 
 pytestmark = pytest.mark.usefixtures("daemon")
 
@@ -93,9 +89,9 @@ def read(session: Session) -> str:
 
 
 def test_names_links_and_modes_arrive_whole(folder: Path, tag: str) -> None:
-    dataset = odd_dataset(folder)
+    dataset = local_mounts.odd_dataset(folder)
     try:
-        assert_it_arrives_whole(DockerProvider(), dataset, tags={"test": tag})
+        local_mounts.assert_it_arrives_whole(DockerProvider(), dataset, tags={"test": tag})
     finally:
         remove_volumes(dataset)
 
@@ -184,7 +180,7 @@ def test_a_dataset_that_nobody_has_is_an_error_before_anything_is_made(tag: str)
 
 
 def test_a_reset_keeps_a_mount_and_proves_the_rest(dataset: Dataset, tag: str) -> None:
-    assert_a_reset_keeps_mounts(DockerProvider(), dataset, tags={"test": tag})
+    local_mounts.assert_a_reset_keeps_mounts(DockerProvider(), dataset, tags={"test": tag})
 
 
 @pytest.fixture

@@ -9,19 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    Image,
-    ImageNotFoundError,
-    Operation,
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    SandboxNotFoundError,
-    SandboxPausedError,
-    SandboxStartError,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import Image, Operation, Session, errors
 from sandboxkit.providers.e2b import E2BProvider, _machine, _stream
 from sandboxkit.providers.e2b._run import run
 from tests.e2b.server import emulator, prefix
@@ -81,20 +69,22 @@ def test_a_server_of_ones_own_works_as_e2b_does(server: Server, expected: Expect
         assert 380 < left(sandbox.status().result(30)) < 420
 
         theirs.pause().result(60)
-        with pytest.raises(SandboxPausedError):
+        with pytest.raises(errors.SandboxPausedError):
             sandbox.renew(300).result(60)
-        with pytest.raises((SandboxPausedError, OutcomeUnknownError), match="is paused"):
+        with pytest.raises(
+            (errors.SandboxPausedError, errors.OutcomeUnknownError), match="is paused"
+        ):
             sandbox.exec(["true"]).result(60)
         sandbox.resume().result(60)
         assert left(sandbox.status().result(30)) > 100  # another process noted the lifetime
         assert sandbox.exec(["wc", "-c"], stdin=b"1").result(60).stdout == "1\n"
 
-        with pytest.raises(ImageNotFoundError, match="nowhere"):
+        with pytest.raises(errors.ImageNotFoundError, match="nowhere"):
             session.sandbox(image="nowhere").start().result(30)
         server.kill_sandboxes()
-        with pytest.raises((SandboxNotFoundError, SandboxTerminatedError)):
+        with pytest.raises((errors.SandboxNotFoundError, errors.SandboxTerminatedError)):
             sandbox.exec(["true"]).result(60)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(errors.SandboxNotFoundError):
             theirs.renew(300).result(30)
         created = [
             each for each in server.requests if each.endswith("sandboxes") and "POST" in each
@@ -108,11 +98,11 @@ def test_snapshots_work_or_are_refused_before_one_is_made(
     with Session("e2b") as session, session.sandbox() as sandbox:
         sandbox.write_file("/workspace/file", b"kept").result(30)
         if not expected.snapshots:
-            with pytest.raises(ConfigurationError, match=expected.name):
+            with pytest.raises(errors.ConfigurationError, match=expected.name):
                 sandbox.snapshot().result(60)
             assert f"POST {prefix(server)}/sandboxes/{sandbox.id}/snapshots" not in server.requests
             server.clear()
-            with pytest.raises(ConfigurationError, match=expected.name):
+            with pytest.raises(errors.ConfigurationError, match=expected.name):
                 Image().run("true").build(session._provider).result(60)
             assert not [each for each in server.requests if not each.startswith("GET ")]
             return
@@ -146,11 +136,13 @@ def test_a_missing_route_is_named_and_leaves_the_sandbox_as_it_was() -> None:
                 (lambda: sandbox.renew(400), "timeout"),
                 (sandbox.snapshot, "snapshots"),
             ):
-                with pytest.raises(ConfigurationError, match=f"{path}/{route}: 501.*doctor"):
+                with pytest.raises(errors.ConfigurationError, match=f"{path}/{route}: 501.*doctor"):
                     call().result(60)
             assert sandbox.exec(["echo", "runs"]).result(30).stdout == "runs\n"
         assert server.alive == []
-        with pytest.raises(ConfigurationError, match="/timeout: 501"):  # nothing could renew it
+        with pytest.raises(
+            errors.ConfigurationError, match="/timeout: 501"
+        ):  # nothing could renew it
             session.sandbox(lifetime=None).start().result(60)
         assert server.alive == []
 
@@ -161,7 +153,7 @@ def test_agentenvs_gateway_says_in_plain_text_that_a_sandbox_has_ended() -> None
         sandbox = session.sandbox().start().result(30)
         server.kill_sandboxes()
         for call in (sandbox.status, lambda: sandbox.renew(300)):
-            with pytest.raises(SandboxNotFoundError):
+            with pytest.raises(errors.SandboxNotFoundError):
                 call().result(30)
         sandbox.stop().result(30)
 
@@ -173,7 +165,7 @@ def test_a_sandbox_whose_route_openkruise_lost_is_not_taken_for_deleted() -> Non
         path = f"DELETE {prefix(server)}/sandboxes/{sandbox.id}"
         server.fault(path, "status", status=404, body={"code": 404, "message": message})
         provider = session._provider
-        with pytest.raises(ProviderUnavailableError, match="still lists it"):
+        with pytest.raises(errors.ProviderUnavailableError, match="still lists it"):
             Operation(provider.delete(str(sandbox.id))).result(30)
         server.clear()
         Operation(provider.delete(str(sandbox.id))).result(30)
@@ -185,7 +177,7 @@ def test_a_user_that_the_template_lacks_is_an_error_with_the_remedy() -> None:
     with (
         emulator("openkruise"),
         Session("e2b") as session,
-        pytest.raises(SandboxStartError, match=r'no user "nobody-here".*user='),
+        pytest.raises(errors.SandboxStartError, match=r'no user "nobody-here".*user='),
     ):
         session.sandbox(user="nobody-here").start().result(30)
 
@@ -228,7 +220,7 @@ def test_an_api_without_an_address_for_sandboxes_is_refused(
 ) -> None:
     with emulator("agentenv") as server:
         monkeypatch.delenv("E2B_SANDBOX_URL")
-        with pytest.raises(ConfigurationError, match="set E2B_SANDBOX_URL"):
+        with pytest.raises(errors.ConfigurationError, match="set E2B_SANDBOX_URL"):
             Session("e2b")
         for domain in ("example.test:8443", "example.test"):
             monkeypatch.setenv("E2B_DOMAIN", domain)

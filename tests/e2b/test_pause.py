@@ -4,14 +4,7 @@ import time
 
 import pytest
 
-from sandboxkit import (
-    OutcomeUnknownError,
-    ProviderUnavailableError,
-    SandboxPausedError,
-    SandboxState,
-    Session,
-    Snapshot,
-)
+from sandboxkit import SandboxState, Session, Snapshot, errors
 from sandboxkit.types import SandboxInfo
 from tests.emulators._server import Server
 
@@ -44,7 +37,7 @@ def test_a_pause_that_fails_leaves_it_running(server: Server, session: Session) 
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 1; echo done"], timeout=30)
         assert next(iter(running.stdout.lines())) == "ready"
         server.fault("/pause", "status", status=500, times=1)
-        with pytest.raises(ProviderUnavailableError, match="pause a sandbox"):
+        with pytest.raises(errors.ProviderUnavailableError, match="pause a sandbox"):
             sandbox.pause().result(60)
         assert sandbox.exec(["echo", "runs"]).result(30).stdout == "runs\n"
         assert running.result(30).stdout == "ready\ndone\n"
@@ -55,10 +48,10 @@ def test_another_process_pauses_it(server: Server, other: Session) -> None:
         running = sandbox.exec(["sh", "-c", "echo ready; sleep 600"])
         assert next(iter(running.stdout.lines())) == "ready"
         other.from_id(str(sandbox.id)).result(30).pause().result(30)
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(errors.OutcomeUnknownError):
             running.result(60)
         for refused in (sandbox.exec(["true"]), sandbox.renew(300)):
-            with pytest.raises(SandboxPausedError):
+            with pytest.raises(errors.SandboxPausedError):
                 refused.result(60)
         sandbox.resume().result(60)
         assert sandbox.exec(["echo", "runs"]).result(60).stdout == "runs\n"
@@ -67,7 +60,7 @@ def test_another_process_pauses_it(server: Server, other: Session) -> None:
 def test_a_snapshot_whose_answer_is_lost_is_removed(server: Server, patient: Session) -> None:
     with patient.sandbox() as sandbox:
         server.fault("/snapshots", "drop", times=1)
-        with pytest.raises(ProviderUnavailableError):
+        with pytest.raises(errors.ProviderUnavailableError):
             sandbox.snapshot().result(60)
         assert any(request.endswith("/snapshots") for request in server.requests)
         assert Snapshot.list(provider="e2b").result(60) == []

@@ -30,18 +30,8 @@ from sandboxkit.providers.local import (
 from sandboxkit.testing.conformance.ports import _ECHO
 from sandboxkit.types import SandboxSpec
 from tests.components import needs_control_group, needs_mounts, needs_root
-from tests.local.conftest import (
-    PROGRAMS,
-    Box,
-    Run,
-    client,
-    ended,
-    groups_of,
-    make,
-    mounted,
-    said,
-    until_gone,
-)
+from tests.local import conftest
+from tests.local.conftest import PROGRAMS, Box, Run, client, make, said
 from tests.traces import assert_forgotten
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +46,7 @@ def processes_of(folder: Path) -> list[Path]:
 async def test_delete_leaves_no_process_or_folder(provider: LocalProvider, state: Path) -> None:
     box = await make(provider)
     folder = state / box.id
-    gone = [folder, *groups_of(folder), *processes_of(folder)]
+    gone = [folder, *conftest.groups_of(folder), *processes_of(folder)]
     assert all(path.exists() for path in gone)
     await provider.delete(box.id)
     assert not any(path.exists() for path in gone)
@@ -100,7 +90,7 @@ async def test_cancelled_starts_leave_nothing(
 
 async def test_lifetime_ends_sandboxes_and_remains(provider: LocalProvider, state: Path) -> None:
     box, run = await make(provider, lifetime=60.0), Run()
-    gone = [state / box.id, *groups_of(state / box.id)]
+    gone = [state / box.id, *conftest.groups_of(state / box.id)]
     async with anyio.create_task_group() as group:
 
         async def shorten() -> None:
@@ -110,7 +100,7 @@ async def test_lifetime_ends_sandboxes_and_remains(provider: LocalProvider, stat
         group.start_soon(shorten)
         with pytest.raises(errors.SandboxTerminatedError, match="lifetime"):
             await box.run("sh", "-c", "echo; sleep 600", run=run)
-    await until_gone(gone)
+    await conftest.until_gone(gone)
 
 
 @needs_root("it reads a process that is not its own")
@@ -155,7 +145,7 @@ async def test_a_start_that_load_alone_can_fail_may_be_tried_again(
 
 async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> None:
     other = client(PROGRAMS["detached_sandbox_outlives_its_client"])
-    out = await ended(other)
+    out = await conftest.ended(other)
     assert other.returncode == 0
     [info] = [info async for info in provider.list({"d": "1"})]
     assert info.id == out
@@ -169,9 +159,9 @@ async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, st
         "print(await provider.create(SandboxSpec(detach=True, lifetime=3.0)), flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
-    out = await ended(other)
+    out = await conftest.ended(other)
     processes = processes_of(state / out)
-    await until_gone(processes)
+    await conftest.until_gone(processes)
     assert [info async for info in provider.list({})] == []
     assert os.listdir(state) == []
 
@@ -267,34 +257,34 @@ async def killed_client(count: int = 1) -> list[str]:
     code = f"print(*[await provider.create(SandboxSpec()) for _ in range({count})], flush=True)"
     other = client(f"{code}\nawait anyio.sleep(600)")
     ids = (await said(other)).split()
-    await ended(other, signal.SIGKILL)
+    await conftest.ended(other, signal.SIGKILL)
     return ids
 
 
 async def test_a_create_removes_dead_clients_remains(provider: LocalProvider, state: Path) -> None:
     folders = [state / sandbox_id for sandbox_id in await killed_client(3)]
-    groups = [group for folder in folders for group in groups_of(folder)]
+    groups = [group for folder in folders for group in conftest.groups_of(folder)]
     await make(provider)
-    await until_gone([*folders, *groups])
+    await conftest.until_gone([*folders, *groups])
 
 
 async def test_a_sweep_removes_the_folder_of_a_killed_removal(
     provider: LocalProvider, state: Path
 ) -> None:
     other = client(PROGRAMS["killed_while_it_removes"])
-    folder = state / await ended(other)
+    folder = state / await conftest.ended(other)
     assert (other.returncode, list(folder.iterdir())) == (-signal.SIGKILL, [])
     await make(provider)
-    await until_gone([folder])
+    await conftest.until_gone([folder])
 
 
 @needs_groups
 async def test_groups_go_though_their_folder_is_gone(provider: LocalProvider, state: Path) -> None:
     [sandbox_id] = await killed_client()
-    groups = groups_of(state / sandbox_id)
+    groups = conftest.groups_of(state / sandbox_id)
     shutil.rmtree(state / sandbox_id)
     await make(provider)
-    await until_gone(groups)
+    await conftest.until_gone(groups)
 
 
 async def test_a_start_in_progress_is_left_alone(provider: LocalProvider) -> None:
@@ -335,11 +325,11 @@ async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
     for _ in range(2):
         assert [info.id async for info in provider.list({})] == [elsewhere]
         assert (await Box(provider, elsewhere).run("true")).status == 0
-    groups = groups_of(state / elsewhere)
+    groups = conftest.groups_of(state / elsewhere)
     await provider.delete(elsewhere)
     assert [info.id async for info in provider.list({})] == []
-    await until_gone([state / elsewhere, *groups])
-    await ended(other, line="end\n")
+    await conftest.until_gone([state / elsewhere, *groups])
+    await conftest.ended(other, line="end\n")
 
 
 @needs_namespace
@@ -348,7 +338,7 @@ async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(state
     folder, states = Path(await said(other)), _state.StateDir()
     _sweep.sweep(states, nobodys)
     assert folder.exists()
-    await ended(other, line="die\n")
+    await conftest.ended(other, line="die\n")
     _sweep.sweep(states, nobodys)
     assert not folder.exists()
 
@@ -393,7 +383,7 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
 ) -> None:
     monkeypatch.setattr(_cgroup, "_REMOVE_PATIENCE", 0.1)
     [sandbox_id] = await killed_client()
-    group = groups_of(state / sandbox_id)[0]
+    group = conftest.groups_of(state / sandbox_id)[0]
     (group / "in-the-way").mkdir()
     try:
         with anyio.fail_after(60):
@@ -430,7 +420,7 @@ async def test_delete_ends_a_sandbox_without_state_folder(
     provider: LocalProvider, state: Path
 ) -> None:
     box = await make(provider, detach=True, lifetime=60)
-    gone = [*groups_of(state / box.id)]
+    gone = [*conftest.groups_of(state / box.id)]
     shutil.rmtree(state)
     await provider.delete(box.id)
     assert not any(path.exists() for path in gone)
@@ -440,7 +430,7 @@ async def test_delete_ends_a_sandbox_without_state_folder(
 
 @needs_namespace
 async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(state: Path) -> None:
-    with mounted(state, "size=64k,mode=0700"):
+    with conftest.mounted(state, "size=64k,mode=0700"):
         provider, ballast = LocalProvider(), state / "ballast"
         done = subprocess.run(["cp", "/dev/zero", ballast], capture_output=True)
         assert b"No space left" in done.stderr

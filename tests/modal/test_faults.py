@@ -5,14 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import (
-    Operation,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxError,
-    SandboxState,
-    Session,
-)
+from sandboxkit import Operation, Sandbox, SandboxState, Session, errors
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators._server import Server
 from tests.faults import FaultProxy
@@ -31,7 +24,7 @@ BROKEN: list[tuple[str, str, dict[str, str]]] = [
 ]
 
 
-def raised(operation: Operation[Any]) -> SandboxError:
+def raised(operation: Operation[Any]) -> errors.SandboxError:
     """The error of an operation, which must come in time and be one of ours."""
     error = outcome(operation, Modal.timeout + 10)
     assert error is not None
@@ -44,7 +37,7 @@ def test_an_agent_whose_stream_breaks_as_it_starts_is_left_with_no_sandbox(
 ) -> None:
     server.fault(call, kind, **rule)
     error = session.sandbox().start().exception(90)
-    assert isinstance(error, ProviderUnavailableError), repr(error)
+    assert isinstance(error, errors.ProviderUnavailableError), repr(error)
     assert server.alive == []
 
 
@@ -64,7 +57,7 @@ def test_a_command_whose_connection_is_not_made_did_not_run(
     found = other.from_id(str(sandbox.id)).result(30)
     server.fault(call, kind, **rule)
     error = found.exec(["touch", "/workspace/ran"]).exception(90)
-    assert isinstance(error, ProviderUnavailableError), repr(error)
+    assert isinstance(error, errors.ProviderUnavailableError), repr(error)
     assert error.retryable
     server.clear()
     assert found.exec(["ls"]).result(30).stdout == ""
@@ -131,7 +124,7 @@ def test_a_connection_that_falls_silent_is_replaced(
         with Session(provider) as session:
             sandbox = session.sandbox().start().result(30)
             proxy.abandon()
-            with pytest.raises(ProviderUnavailableError):
+            with pytest.raises(errors.ProviderUnavailableError):
                 sandbox.status().result(30)
             assert session.run(["echo", "there"]).result(30).stdout == "there\n"
             assert sandbox.status().result(30).state is SandboxState.RUNNING

@@ -2,15 +2,7 @@
 
 import pytest
 
-from sandboxkit import (
-    CommandTimeoutError,
-    OutcomeUnknownError,
-    Process,
-    Sandbox,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import Process, Sandbox, Session, errors
 from tests.components import require_program
 from tests.emulators._server import Server
 from tests.hosted.vendor import eventually
@@ -68,9 +60,11 @@ def test_a_sandbox_that_leaves_the_listings_before_it_ends(
     server.set(linger=2.0)
     eventually(lambda: session.list().result(PATIENCE) == [])
     late = sandbox.exec(["true"]).exception(PATIENCE)
-    assert late is None or isinstance(late, SandboxTerminatedError | SandboxNotFoundError), late
+    assert late is None or isinstance(
+        late, errors.SandboxTerminatedError | errors.SandboxNotFoundError
+    ), late
     error = process.exception(PATIENCE)
-    assert isinstance(error, SandboxTerminatedError), repr(error)
+    assert isinstance(error, errors.SandboxTerminatedError), repr(error)
     assert not error.by_command
 
 
@@ -84,7 +78,7 @@ def test_a_command_that_cannot_be_sent_runs_at_most_once(
     if kind == "silent":  # it was sent, and its end is told on another call
         assert error is None
     else:
-        assert isinstance(error, OutcomeUnknownError), repr(error)
+        assert isinstance(error, errors.OutcomeUnknownError), repr(error)
         assert not error.retryable
     server.clear()
     lives(sandbox)
@@ -95,8 +89,8 @@ def test_silence_during_a_command_is_not_a_timeout(server: Server, sandbox: Sand
     process = began(sandbox.exec(["sh", "-c", "echo up; exec sleep 1000"], timeout=SILENCE + 20))
     server.ask("hush")
     error = process.exception(PATIENCE)
-    assert isinstance(error, OutcomeUnknownError), repr(error)
-    assert not isinstance(error, CommandTimeoutError)
+    assert isinstance(error, errors.OutcomeUnknownError), repr(error)
+    assert not isinstance(error, errors.CommandTimeoutError)
     server.clear()
     lives(sandbox)
 
@@ -109,7 +103,7 @@ def test_an_unanswered_kill_is_not_an_end(server: Server, sandbox: Sandbox, end:
     if end == "kill":
         process.kill()
     error = process.exception(PATIENCE)
-    assert isinstance(error, OutcomeUnknownError), repr(error)
+    assert isinstance(error, errors.OutcomeUnknownError), repr(error)
     server.clear()
     lives(sandbox)
     # The agent kills it as soon as it hears of it.
@@ -137,7 +131,7 @@ def test_a_program_that_ends_the_first_process_is_scored(
     server.ask("leave", sandbox_id=sandbox.id, status=status)
     for each in (process, sandbox.exec(["true"])):
         error = each.exception(PATIENCE)
-        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert isinstance(error, errors.SandboxTerminatedError), repr(error)
         assert error.by_command
 
 

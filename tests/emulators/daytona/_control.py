@@ -6,17 +6,7 @@ import json
 import urllib.parse
 from typing import Any
 
-from daytona_api_client_async import (
-    CreateSandbox,
-    CreateSandboxSnapshot,
-    ListSandboxesResponse,
-    Sandbox,
-    SandboxClass,
-    SandboxListItem,
-    SandboxState,
-    SnapshotDto,
-    SnapshotState,
-)
+import daytona_api_client_async as api
 
 from tests.emulators._serving import RefusedError, body_of, respond
 from tests.emulators.daytona._boxes import Answer, Box, Boxes, Violation, check_key, read, refusal
@@ -52,7 +42,7 @@ class Control:
     ) -> Answer:
         match scope["method"], scope["path"].strip("/").split("/")[1:]:
             case "POST", ["sandbox"]:
-                return await self._create(read(CreateSandbox, body, self._violation), proxy)
+                return await self._create(read(api.CreateSandbox, body, self._violation), proxy)
             case "GET", ["sandbox"]:
                 return self._list(query, proxy)
             case "GET", ["sandbox", name]:
@@ -60,15 +50,15 @@ class Control:
                 return 200, {**_sandbox(box, proxy).to_dict(), **box.said}
             case "DELETE", ["sandbox", name]:
                 box = self._box(name)
-                if box.state is SandboxState.CREATING:
+                if box.state is api.SandboxState.CREATING:
                     raise RefusedError(409, "Sandbox state change in progress")
                 await self._boxes.kill(box.id)
-                box.state = SandboxState.DESTROYING
+                box.state = api.SandboxState.DESTROYING
                 return 200, _sandbox(box, proxy).to_dict()
             case "POST", ["sandbox", name, "snapshot"]:
                 box = self._box(name)
-                asked = read(CreateSandboxSnapshot, body, self._violation)
-                if box.state not in (SandboxState.STARTED, SandboxState.STOPPED):
+                asked = read(api.CreateSandboxSnapshot, body, self._violation)
+                if box.state not in (api.SandboxState.STARTED, api.SandboxState.STOPPED):
                     raise RefusedError(
                         400, "Sandbox must be in started or stopped state to create a snapshot"
                     )
@@ -109,12 +99,12 @@ class Control:
         box = self._boxes.made_of.get(name)
         if box is None:
             raise RefusedError(404, f"Snapshot with ID or name {id_or_name} not found")
-        now, state = datetime.datetime.now(datetime.UTC), SnapshotState.ACTIVE
+        now, state = datetime.datetime.now(datetime.UTC), api.SnapshotState.ACTIVE
         if name in self._boxes.removing:
-            state = SnapshotState.REMOVING
+            state = api.SnapshotState.REMOVING
         elif name in self._boxes.inactive:
-            state = SnapshotState.INACTIVE
-        snapshot = SnapshotDto(
+            state = api.SnapshotState.INACTIVE
+        snapshot = api.SnapshotDto(
             id=f"{_SNAPSHOT_ID}{name}",
             general=False,
             name=name,
@@ -130,7 +120,7 @@ class Control:
             updated_at=now,
             last_used_at=None,
             source_sandbox_id=box.id,
-            sandbox_class=SandboxClass.CONTAINER,
+            sandbox_class=api.SandboxClass.CONTAINER,
         )
         return dict(json.loads(snapshot.to_json()))
 
@@ -146,7 +136,7 @@ class Control:
             "totalPages": -(-len(found) // size),
         }
 
-    async def _create(self, asked: CreateSandbox, proxy: str) -> Answer:
+    async def _create(self, asked: api.CreateSandbox, proxy: str) -> Answer:
         sizes = (asked.cpu, asked.memory, asked.disk)
         if asked.snapshot not in (*SNAPSHOTS, *self._boxes.made_of):
             raise RefusedError(400, f"Snapshot {asked.snapshot} not found. Did you add it?")
@@ -174,7 +164,7 @@ class Control:
             raise RefusedError(400, f"{why}\n{remedy}")
         return 200, _sandbox(await self._boxes.create(asked), proxy).to_dict()
 
-    def _check_network(self, asked: CreateSandbox) -> None:
+    def _check_network(self, asked: api.CreateSandbox) -> None:
         names, networks = asked.domain_allow_list, asked.network_allow_list
         if asked.network_block_all and (names or networks):
             self._violation("a list of allowed servers with networkBlockAll, which hides it")
@@ -192,8 +182,10 @@ class Control:
         wanted = json.loads(query.get("labels", "{}"))
         found = [box for box in self._boxes.alive.values() if wanted.items() <= box.labels.items()]
         start, size = int(query.get("cursor", "0")), min(PAGE, int(query.get("limit", "100")))
-        return 200, ListSandboxesResponse(
-            items=[SandboxListItem(**_facts(box, proxy)) for box in found[start : start + size]],
+        return 200, api.ListSandboxesResponse(
+            items=[
+                api.SandboxListItem(**_facts(box, proxy)) for box in found[start : start + size]
+            ],
             next_cursor=str(start + size) if len(found) > start + size else None,
         ).to_dict()
 
@@ -226,8 +218,8 @@ def _facts(box: Box, proxy: str) -> dict[str, Any]:
     }
 
 
-def _sandbox(box: Box, proxy: str) -> Sandbox:
-    return Sandbox(**_facts(box, proxy), env=box.asked.env or {}, kvm=False)
+def _sandbox(box: Box, proxy: str) -> api.Sandbox:
+    return api.Sandbox(**_facts(box, proxy), env=box.asked.env or {}, kvm=False)
 
 
 def _text(moment: Any) -> str | None:

@@ -9,21 +9,7 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from e2b.api.client.models import (
-    ConnectSandbox,
-    Error,
-    ListedSandbox,
-    NewSandbox,
-    NewSandboxV2,
-    Sandbox,
-    SandboxDetail,
-    SandboxNetworkConfig,
-    SandboxPauseRequest,
-    SandboxSnapshotRequest,
-    SandboxState,
-    SandboxTimeoutRequest,
-    SnapshotInfo,
-)
+from e2b.api.client import models
 
 from sandboxkit import SandboxError
 from tests.emulators._serving import RefusedError, body_of, respond
@@ -61,7 +47,7 @@ class Control:
             answer = await self._route(scope["method"], path, headers, query, body)
         except RefusedError as error:
             said = str(error)
-            content: object = Error(code=error.status, message=said).to_dict()
+            content: object = models.Error(code=error.status, message=said).to_dict()
             if said.startswith("text:"):
                 content = said.removeprefix("text:")
             answer = error.status, content, {}
@@ -78,9 +64,9 @@ class Control:
             case "POST", ["sandboxes"]:
                 if self._shape.auto_pauses and json.loads(body).get("autoPause") is not False:
                     self._violation("the sandbox would be paused at the end of its lifetime")
-                return await self._create(self._model(NewSandbox, body), {})
+                return await self._create(self._model(models.NewSandbox, body), {})
             case "POST", ["v2", "sandboxes"]:
-                return await self._create(self._model(NewSandboxV2, body), headers)
+                return await self._create(self._model(models.NewSandboxV2, body), headers)
             case "GET", ["v2", "sandboxes"]:
                 return self._list(query)
             case "GET", ["sandboxes", sandbox_id]:
@@ -90,14 +76,14 @@ class Control:
                 await self._boxes.kill(sandbox_id)
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "pause"]:
-                self._model(SandboxPauseRequest, body)
+                self._model(models.SandboxPauseRequest, body)
                 return await self._pause(self._box(sandbox_id))
             case "POST", ["sandboxes", sandbox_id, "connect"]:
-                ttl = _timeout(self._model(ConnectSandbox, body).timeout)
+                ttl = _timeout(self._model(models.ConnectSandbox, body).timeout)
                 return await self._connect(self._box(sandbox_id), ttl)
             case "POST", ["sandboxes", sandbox_id, "snapshots"]:
                 return await self._snapshot(
-                    self._running(sandbox_id), self._model(SandboxSnapshotRequest, body)
+                    self._running(sandbox_id), self._model(models.SandboxSnapshotRequest, body)
                 )
             case "GET", ["snapshots"]:
                 if unknown := query.keys() - {"sandboxID", "name", "limit", "nextToken"}:
@@ -111,7 +97,7 @@ class Control:
                     raise RefusedError(404, f"template '{name}' not found")
                 return 204, None, {}
             case "POST", ["sandboxes", sandbox_id, "timeout"]:
-                asked = self._model(SandboxTimeoutRequest, body)
+                asked = self._model(models.SandboxTimeoutRequest, body)
                 self._boxes.set_timeout(self._running(sandbox_id), _timeout(asked.timeout))
                 return 204, None, {}
         self._violation(f"unknown request {method} {path}")
@@ -159,7 +145,7 @@ class Control:
             self._boxes.set_timeout(box, ttl)
         return (201 if resumed else 200), self._made(box).to_dict(), {}
 
-    async def _snapshot(self, box: Box, asked: SandboxSnapshotRequest) -> Answer:
+    async def _snapshot(self, box: Box, asked: models.SandboxSnapshotRequest) -> Answer:
         """Make a snapshot; its id is "team/NAME:default"."""
         if asked.name and not _SNAPSHOT_NAME.fullmatch(asked.name):
             raise RefusedError(400, f"Invalid snapshot name: {asked.name}")
@@ -171,7 +157,9 @@ class Control:
         await drop_streams(box)
         return 201, _snapshot(name), {}
 
-    async def _create(self, asked: NewSandbox | NewSandboxV2, headers: dict[str, str]) -> Answer:
+    async def _create(
+        self, asked: models.NewSandbox | models.NewSandboxV2, headers: dict[str, str]
+    ) -> Answer:
         key = headers.get("idempotency-key")
         box = self._boxes.alive.get(self._boxes.keys.get(key or "", ""))
         if asked.template_id in FORBIDDEN:
@@ -198,10 +186,10 @@ class Control:
                 self._boxes.keys[key] = box.id
         return 201, self._made(box).to_dict(), {}
 
-    def _network(self, asked: Any) -> SandboxNetworkConfig:
+    def _network(self, asked: Any) -> models.SandboxNetworkConfig:
         """Check the network settings of a request. E2B's server, as others host it, may be too old for any."""
         if not asked or not self._shape.knows_networks:
-            return SandboxNetworkConfig(allow_out=[], deny_out=[], allow_public_traffic=True)
+            return models.SandboxNetworkConfig(allow_out=[], deny_out=[], allow_public_traffic=True)
         if asked.additional_properties:
             self._violation(f"a network has no {sorted(asked.additional_properties)}")
         allowed, denied = asked.allow_out or [], asked.deny_out or []
@@ -218,7 +206,9 @@ class Control:
         if wrong := [name for name in names if ":" in name or "/" in name]:
             raise RefusedError(400, f"invalid domain {wrong[0]}")
         public = asked.allow_public_traffic is not False
-        return SandboxNetworkConfig(allow_out=allowed, deny_out=denied, allow_public_traffic=public)
+        return models.SandboxNetworkConfig(
+            allow_out=allowed, deny_out=denied, allow_public_traffic=public
+        )
 
     def _check_quota(self) -> None:
         limit = self._boxes.settings.limit
@@ -244,10 +234,10 @@ class Control:
             box for box in self._boxes.alive.values() if wanted.items() <= box.metadata.items()
         ]
         page, extra = _page(found, query)
-        return 200, [ListedSandbox(**self._facts(box)).to_dict() for box in page], extra
+        return 200, [models.ListedSandbox(**self._facts(box)).to_dict() for box in page], extra
 
-    def _made(self, box: Box) -> Sandbox:
-        return Sandbox(
+    def _made(self, box: Box) -> models.Sandbox:
+        return models.Sandbox(
             template_id=box.template,
             sandbox_id=box.id,
             client_id="emulator",
@@ -270,12 +260,12 @@ class Control:
             "cpu_count": 2,
             "memory_mb": 512,
             "disk_size_mb": 1024,
-            "state": SandboxState.PAUSED if box.paused else SandboxState.RUNNING,
+            "state": models.SandboxState.PAUSED if box.paused else models.SandboxState.RUNNING,
             "metadata": {**box.metadata, **self._shape.adds},
         }
 
-    def _detail(self, box: Box) -> SandboxDetail:
-        return SandboxDetail(
+    def _detail(self, box: Box) -> models.SandboxDetail:
+        return models.SandboxDetail(
             **self._facts(box),
             envd_access_token=box.token,
             allow_internet_access=box.internet,
@@ -300,7 +290,7 @@ def _is_network(entry: str) -> bool:
 
 
 def _snapshot(name: str) -> dict[str, Any]:
-    return SnapshotInfo(snapshot_id=name, names=[name]).to_dict()
+    return models.SnapshotInfo(snapshot_id=name, names=[name]).to_dict()
 
 
 def _timeout(asked: Any) -> int:
