@@ -35,9 +35,9 @@ def test_a_second_snapshot_of_a_busy_sandbox_can_be_tried_again(
         assert sandbox.id is not None
         # One object takes one snapshot after another, so the second comes from another object.
         both = [sandbox.snapshot(), patient.from_id(sandbox.id).result(PATIENCE).snapshot()]
-        errors = [each.exception(PATIENCE) for each in both]
-        assert sorted(error is None for error in errors) == [False, True]
-        (error,) = filter(None, errors)
+        failures = [each.exception(PATIENCE) for each in both]
+        assert sorted(error is None for error in failures) == [False, True]
+        (error,) = filter(None, failures)
         assert isinstance(error, errors.ProviderUnavailableError)
         assert "started or stopped" in str(error)
         sandbox.snapshot().result(PATIENCE)

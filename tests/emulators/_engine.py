@@ -33,10 +33,8 @@ class MachineEnded(Exception):
 class Process:
     def __init__(self, machine: "Machine", number: int) -> None:
         self._machine, self._number = machine, number
-        self._streams: dict[bytes, asyncio.Queue[bytes]] = {
-            b"o": asyncio.Queue(),
-            b"r": asyncio.Queue(),
-        }
+        self._streams: dict[bytes, asyncio.Queue[bytes]]
+        self._streams = {each: asyncio.Queue() for each in (b"o", b"r")}
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._acks: asyncio.Queue[bool] = asyncio.Queue()
 
@@ -210,9 +208,9 @@ class Account:
         self.session = Session(provider)
         self.alive: dict[str, Any] = {}  # Any: each vendor's sandboxes
         self.snapshots = Snapshots()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

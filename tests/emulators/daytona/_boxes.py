@@ -11,6 +11,7 @@ from typing import Any
 from daytona_api_client_async import CreateSandbox, SandboxState
 
 from sandboxkit import SandboxError
+from tests.data_here import beside
 from tests.emulators._engine import Account, Machine, Process
 from tests.emulators._serving import RefusedError
 from tests.faults.asgi import Message
@@ -22,17 +23,8 @@ _START_SECONDS = 0.02
 _DELETE_SECONDS = 0.5
 _REMOVING_SECONDS = 0.3
 """How long a removed snapshot is still known, as one that is being removed."""
-_USER = """
-mkdir -p /etc/daytona
-printf 'root:x:0:0::/root:/bin/sh\\ndaytona:x:%s:%s::/etc/daytona:/bin/sh\\n' $(id -u) $(id -g) >/etc/passwd
-printf 'daytona:x:%s:\\n' $(id -g) >/etc/group
-"""
-"""Creates the machine's only user, who may create folders in few places; the real home is elsewhere."""
-_VENDORS_IMAGE = """
-useradd --create-home daytona && chmod 700 /home/daytona && chmod 1777 /tmp && rmdir /workspace &&
-rm -f /etc/profile.d/*
-"""
-"""Makes the machine like the vendor's image: its user is not root and can write only to the home."""
+_MACHINES: dict[str, str] = beside(__file__, "machines.toml")
+"""Scripts that make a machine like the vendor's."""
 
 
 def _user_of(build: Any) -> str:
@@ -63,13 +55,6 @@ class Settings:
 
 
 @dataclass
-class Pty:
-    """A terminal. It exists until its shell ends, longer than the connection that created it."""
-
-    process: Process
-
-
-@dataclass
 class Box:
     id: str
     asked: CreateSandbox
@@ -87,7 +72,8 @@ class Box:
     """Further fields of its description."""
     machine: Machine | None = None
     timer: asyncio.TimerHandle | None = None
-    ptys: dict[str, Pty] = field(default_factory=dict)
+    ptys: dict[str, Process] = field(default_factory=dict)
+    """The shells of its terminals, which last longer than the connections that created them."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the sandbox has started or failed to start."""
     silent: bool = False
@@ -223,7 +209,7 @@ class Boxes(Account):
         asked = box.asked
         restricted = asked.network_block_all or asked.domain_allow_list or asked.network_allow_list
         snapshot = self.snapshots.get(asked.snapshot or "")
-        prepare = _VENDORS_IMAGE if self.rooted else _USER
+        prepare = _MACHINES["vendors_image" if self.rooted else "user"]
         if self.rooted and snapshot:
             prepare = ""  # it has all of the machine; one of local's lacks parts of /etc
         try:
@@ -257,10 +243,8 @@ def read(kind: Any, body: bytes, violation: Violation) -> Any:
     """Parse a request's body as the model `kind`; report unknown fields as a violation."""
     sent = json.loads(body)
     model = kind.from_dict(sent)
-    known = set(kind.model_fields) | {
-        field.serialization_alias for field in kind.model_fields.values()
-    }
-    if unknown := sent.keys() - known:
+    aliases = {field.serialization_alias for field in kind.model_fields.values()}
+    if unknown := sent.keys() - aliases - kind.model_fields.keys():
         violation(f"{kind.__name__} has no {sorted(unknown)}")
     return model
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from daytona_api_client_async import SandboxState
 
-from tests.emulators._engine import MachineEnded
+from tests.emulators._engine import MachineEnded, Process
 from tests.emulators._serving import RefusedError, respond
-from tests.emulators.daytona._boxes import Answer, Box, Boxes, Pty, Violation, check_key, refusal
+from tests.emulators.daytona._boxes import Answer, Box, Boxes, Violation, check_key, refusal
 from tests.faults.asgi import Message, Receive, Send
 
 _EXITS = "X-Daytona-Pty-Exit-Control"
@@ -70,19 +70,16 @@ class Toolbox:
         await send({"type": "websocket.accept", "subprotocol": _EXITS if offered else None})
         await _control(send, status="connected")
         ending = asyncio.create_task(self._end(box, name, pty))
-        work = [
-            asyncio.create_task(self._outputs(pty, send)),
-            asyncio.create_task(_inputs(pty, receive, send)),
-            ending,
-        ]
-        await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-        for task in work[:2]:
+        streams = (self._outputs(pty, send), _inputs(pty, receive, send))
+        work = [asyncio.create_task(each) for each in streams]
+        await asyncio.wait([*work, ending], return_when=asyncio.FIRST_COMPLETED)
+        for task in work:
             task.cancel()
-        await asyncio.gather(*work[:2], return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
         if ending.done():
             await _close(send, ending.result(), offered)
         else:
-            self._boxes.spawn(_until(ending))
+            self._boxes.spawn(asyncio.wait([ending]))
             self._boxes.spawn(_drain(pty))
 
     def _box(self, scope: Message) -> tuple[Box, list[str]]:
@@ -107,7 +104,9 @@ class Toolbox:
         self._violation(f"unknown request {method} {path}")
         raise RefusedError(404, "not found")
 
-    async def _open(self, box: Box, query: dict[str, str], envs: dict[str, str]) -> tuple[str, Pty]:
+    async def _open(
+        self, box: Box, query: dict[str, str], envs: dict[str, str]
+    ) -> tuple[str, Process]:
         name, rows, cols = query["id"], int(query.get("rows", 24)), int(query.get("cols", 80))
         if name in box.ptys:
             raise RefusedError(409, f"PTY session with ID '{name}' already exists")
@@ -118,23 +117,21 @@ class Toolbox:
             ("sh", "-c", _PROFILE, "sh", self._boxes.settings.profile), env={}
         )
         await profile.wait()
-        process = await box.machine.spawn(
+        pty = box.ptys[name] = await box.machine.spawn(
             ("bash", "-i", "-l"),
             env={"TERM": "xterm-256color", "SHELL": "/bin/bash", _NAME: name, **envs},
             cwd=query.get("cwd", "/"),
             pty=(rows, cols),
         )
-        pty = box.ptys[name] = Pty(process)
         return name, pty
 
-    async def _outputs(self, pty: Pty, send: Send) -> None:
+    async def _outputs(self, pty: Process, send: Send) -> None:
         """Send output until the reader is disconnected; unsent output is then lost."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUE)
 
         async def forward() -> None:
             while True:
-                chunk = await queue.get()
-                await send({"type": "websocket.send", "bytes": chunk})
+                await send({"type": "websocket.send", "bytes": await queue.get()})
 
         forwarding = asyncio.create_task(forward())
         try:
@@ -153,9 +150,9 @@ class Toolbox:
             async with asyncio.timeout(_WRITE_SECONDS):
                 await send(closing)
 
-    async def _end(self, box: Box, name: str, pty: Pty) -> int:
+    async def _end(self, box: Box, name: str, pty: Process) -> int:
         try:
-            code = await pty.process.wait()
+            code = await pty.wait()
             return code if code >= 0 else -1
         except MachineEnded:
             if box.silent:
@@ -174,14 +171,14 @@ def _envs(subprotocols: Iterable[str]) -> dict[str, str]:
     return envs
 
 
-async def _remove(box: Box, name: str, pty: Pty) -> None:
+async def _remove(box: Box, name: str, pty: Process) -> None:
     assert box.machine is not None
     argv = ("python3", "-c", _KILL_TREE, f"{_NAME}={name}")
     await (await box.machine.spawn(argv, env={})).wait()
-    await pty.process.kill()
+    await pty.kill()
 
 
-async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
+async def _inputs(pty: Process, receive: Receive, send: Send) -> None:
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
@@ -191,20 +188,16 @@ async def _inputs(pty: Pty, receive: Receive, send: Send) -> None:
             await send({"type": "websocket.close", "code": 1009, "reason": ""})
             return
         with contextlib.suppress(BrokenPipeError, MachineEnded):
-            await pty.process.write(data)
+            await pty.write(data)
 
 
-async def _output(pty: Pty) -> AsyncIterator[bytes]:
+async def _output(pty: Process) -> AsyncIterator[bytes]:
     with contextlib.suppress(MachineEnded, BrokenPipeError):
-        async for chunk in pty.process.stdout:
+        async for chunk in pty.stdout:
             yield chunk
 
 
-async def _until(task: "asyncio.Task[int]") -> None:
-    await asyncio.wait([task])
-
-
-async def _drain(pty: Pty) -> None:
+async def _drain(pty: Process) -> None:
     async for _ in _output(pty):
         pass  # no client is connected: the output is lost
 

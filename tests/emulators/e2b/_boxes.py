@@ -10,26 +10,14 @@ from typing import Any
 
 from e2b.api.client.models import SandboxNetworkConfig
 
+from tests.data_here import beside
 from tests.emulators._engine import Account, Machine, Process
 
 HOMES = {"user": "/workspace", "root": "/etc/root"}
 """The users of every template, and their homes. Both run as the machine's only user, who may create
 folders in few places; the real homes are elsewhere."""
-_USERS = """
-mkdir -p /etc/root
-printf 'root:x:0:0:root:/etc/root:/bin/sh\nuser:x:%s:%s::/workspace:/bin/sh\n' $(id -u) $(id -g) >/etc/passwd
-printf 'root:x:0:\nuser:x:%s:\n' $(id -g) >/etc/group
-"""
-_TEMPLATE = """
-echo 'user:x:1000:1000::/home/user:/bin/sh' >>/etc/passwd
-echo 'user:x:1000:' >>/etc/group
-mkdir -p /home/user /code
-chown user:user /home/user
-chmod 777 /code
-chmod -R 777 /usr/local
-rmdir /workspace
-"""
-"""The changes that E2B makes to an image from which a template is built."""
+_MACHINES: dict[str, str] = beside(__file__, "machines.toml")
+"""Scripts that make a machine like E2B's."""
 
 
 @dataclass
@@ -103,9 +91,9 @@ class Boxes(Account):
         number = secrets.token_hex(9)
         box_id = self.shape.id_form.format(hex=number, short=number[:6], uuid=uuid.uuid4())
         snapshot = self.snapshots.get(template)
-        prepare = _USERS
-        if self.rooted:  # a docker snapshot has all files, a local one lacks /etc
-            prepare = "" if snapshot else _TEMPLATE
+        prepare = _MACHINES["template" if self.rooted else "users"]
+        if self.rooted and snapshot:  # it has all files, a local one lacks /etc
+            prepare = ""
         self.starting += 1
         try:
             machine = await Machine.start(

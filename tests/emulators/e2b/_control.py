@@ -82,9 +82,8 @@ class Control:
                 ttl = _timeout(self._model(models.ConnectSandbox, body).timeout)
                 return await self._connect(self._box(sandbox_id), ttl)
             case "POST", ["sandboxes", sandbox_id, "snapshots"]:
-                return await self._snapshot(
-                    self._running(sandbox_id), self._model(models.SandboxSnapshotRequest, body)
-                )
+                wanted = self._model(models.SandboxSnapshotRequest, body)
+                return await self._snapshot(self._running(sandbox_id), wanted)
             case "GET", ["snapshots"]:
                 if unknown := query.keys() - {"sandboxID", "name", "limit", "nextToken"}:
                     self._violation(f"listing snapshots has no {sorted(unknown)}")
@@ -198,11 +197,8 @@ class Control:
                 raise RefusedError(400, f"invalid denied CIDR {entry}")
         names = [entry for entry in allowed if not _is_network(entry)]
         if names and "0.0.0.0/0" not in denied:
-            raise RefusedError(
-                400,
-                "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in deny out to "
-                "block all other traffic.",
-            )
+            why = "When specifying allowed domains in allow out, you must include 'ALL_TRAFFIC' in"
+            raise RefusedError(400, f"{why} deny out to block all other traffic.")
         if wrong := [name for name in names if ":" in name or "/" in name]:
             raise RefusedError(400, f"invalid domain {wrong[0]}")
         public = asked.allow_public_traffic is not False
@@ -214,11 +210,9 @@ class Control:
         limit = self._boxes.settings.limit
         running = sum(not box.paused for box in self._boxes.alive.values())
         if running + self._boxes.starting >= limit:
-            raise RefusedError(
-                429,
-                f"you have reached the maximum number of concurrent E2B sandboxes ({limit}). If you "
-                "need more, please visit 'https://e2b.dev/docs/billing'",
-            )
+            why = f"you have reached the maximum number of concurrent E2B sandboxes ({limit})"
+            remedy = "If you need more, please visit 'https://e2b.dev/docs/billing'"
+            raise RefusedError(429, f"{why}. {remedy}")
 
     def _list(self, query: dict[str, str]) -> Answer:
         for name in query:

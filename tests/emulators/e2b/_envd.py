@@ -7,6 +7,7 @@ ended has the exit code -1.
 
 import asyncio
 import base64
+import contextlib
 import signal
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -42,12 +43,8 @@ class Envd(Process):
             argv = ("/bin/sh", "-c", _PRIORITY, "--", config.cmd, *config.args)
             env = {"HOME": HOMES[user], "USER": user, "LOGNAME": user, **config.envs}
             self._may_fork(argv, pty=size is not None)
-            process = await box.machine.spawn(
-                argv,
-                env=env,
-                cwd=config.cwd or "/",
-                pty=None if size is None else (size.rows, size.cols),
-            )
+            pty = None if size is None else (size.rows, size.cols)
+            process = await box.machine.spawn(argv, env=env, cwd=config.cwd, pty=pty)
             may_close = size is None and self._boxes.shape.closes_stdin
             closed = may_close and request.has_field("stdin") and not request.stdin
             if closed:
@@ -91,11 +88,8 @@ class Envd(Process):
     async def close_stdin(self, request: pb.CloseStdinRequest, ctx: Any) -> pb.CloseStdinResponse:
         _, running = _find(self._box(ctx), request.process)
         if running.pty:
-            raise ConnectError(
-                Code.UNKNOWN,
-                "error closing stdin: cannot close stdin for PTY process — "
-                "send Ctrl+D (0x04) instead",
-            )
+            why = "cannot close stdin for PTY process — send Ctrl+D (0x04) instead"
+            raise ConnectError(Code.UNKNOWN, f"error closing stdin: {why}")
         running.closed = True
         await running.process.close_stdin()
         return pb.CloseStdinResponse()
@@ -116,11 +110,8 @@ class Envd(Process):
         if not why:
             return
         command = " ".join(argv[4:])  # the real daemon repeats it in full
-        output = f"error starting process '{command}': fork/exec /bin/sh: {why}"
-        if pty:
-            output = (
-                f"error starting pty with command '{command}' in dir '/': fork/exec /bin/sh: {why}"
-            )
+        what = f"pty with command '{command}' in dir '/'" if pty else f"process '{command}'"
+        output = f"error starting {what}: fork/exec /bin/sh: {why}"
         raise ConnectError(Code.INVALID_ARGUMENT, output)
 
 
@@ -170,11 +161,10 @@ async def _events(
 
 async def drop_streams(box: Box) -> None:
     """Abort the streams of all its processes, as a pause of the machine does; the processes keep running."""
+    lost = ConnectError(Code.UNAVAILABLE, "the connection to the sandbox was lost")
     for running in list(box.processes.values()):
         for events in list(running.subscribers):
-            await events.put(
-                ConnectError(Code.UNAVAILABLE, "the connection to the sandbox was lost")
-            )
+            await events.put(lost)
 
 
 async def _follow(box: Box, pid: int, running: Running) -> None:
@@ -183,21 +173,17 @@ async def _follow(box: Box, pid: int, running: Running) -> None:
             for start in range(0, len(data), _CHUNK):
                 chunk = data[start : start + _CHUNK]
                 output = pb.ProcessEvent.DataEvent(output=Oneof(field, chunk))
-                for events in list(
-                    running.subscribers
-                ):  # without subscribers the output is dropped
+                for events in list(running.subscribers):  # without any the output is dropped
                     await events.put(Oneof("data", output))
 
     first = "pty" if running.pty else "stdout"
     try:
-        await asyncio.gather(
-            pump(first, running.process.stdout), pump("stderr", running.process.stderr)
-        )
-        running.end = Oneof("end", _end(await running.process.wait()))
+        process = running.process
+        await asyncio.gather(pump(first, process.stdout), pump("stderr", process.stderr))
+        running.end = Oneof("end", _end(await process.wait()))
     except (MachineEnded, BrokenPipeError):
-        running.end = ConnectError(
-            Code.UNAVAILABLE, "the connection to the sandbox ended before the stream completed"
-        )
+        why = "the connection to the sandbox ended before the stream completed"
+        running.end = ConnectError(Code.UNAVAILABLE, why)
     del box.processes[pid]
     for events in list(running.subscribers):
         await events.put(running.end)
@@ -237,19 +223,15 @@ async def _write(pid: int, running: Running, data: pb.ProcessInput | None) -> No
         await running.process.write(data.input.value)
     except BrokenPipeError:
         why = "write /dev/ptmx: input/output error" if running.pty else "write |1: broken pipe"
-        raise ConnectError(
-            Code.INTERNAL,
-            f"error writing to {where}: error writing to {where} of process '{pid}': {why}",
-        ) from None
+        said = f"error writing to {where} of process '{pid}': {why}"
+        raise ConnectError(Code.INTERNAL, f"error writing to {where}: {said}") from None
     except MachineEnded:
         raise _gone() from None
 
 
 async def _kill_quietly(running: Running) -> None:
-    try:
+    with contextlib.suppress(MachineEnded):
         await running.process.kill()
-    except MachineEnded:
-        pass
 
 
 def _gone() -> ConnectError:

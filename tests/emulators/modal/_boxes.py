@@ -158,12 +158,9 @@ class Boxes:
         for text in (*tags, *tags.values()):
             if not _TAG.fullmatch(text):
                 raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid tag: {text!r}")
-        if definition.name:
-            for box in self.running():
-                if (box.app_id, box.name) == (app_id, definition.name):
-                    raise GRPCError(
-                        Status.ALREADY_EXISTS, f"Sandbox {definition.name!r} already exists"
-                    )
+        names = {(box.app_id, box.name) for box in self.running()}
+        if definition.name and (app_id, definition.name) in names:
+            raise GRPCError(Status.ALREADY_EXISTS, f"Sandbox {definition.name!r} already exists")
         box = Box(kind, app_id, definition, tags)
         self._boxes[box.id] = box  # listed and found by its name before it is scheduled
         making = asyncio.create_task(self._make(box, env))
@@ -196,10 +193,8 @@ class Boxes:
             entrypoint = await self.spawn(box, "entrypoint", argv, {}, None)
         except MachineEnded:
             return
-        box.tasks += [
-            asyncio.create_task(self._until_exit(box, entrypoint)),
-            asyncio.create_task(self._until_timeout(box)),
-        ]
+        until = (self._until_exit(box, entrypoint), self._until_timeout(box))
+        box.tasks += [asyncio.create_task(each) for each in until]
         box.ready.set()
 
     async def spawn(
@@ -240,13 +235,9 @@ class Boxes:
         box.ended.set()
         if box.machine is not None:
             await box.machine.stop()
-        current = asyncio.current_task()
-        for task in (
-            *box.tasks,
-            *box.work,
-            *(pump for run in box.execs.values() for pump in run.pumps),
-        ):
-            if task is not current:
+        pumps = (pump for run in box.execs.values() for pump in run.pumps)
+        for task in (*box.tasks, *box.work, *pumps):
+            if task is not asyncio.current_task():
                 task.cancel()
 
     async def end(self, sandbox_id: str) -> None:
@@ -276,6 +267,10 @@ class Boxes:
     async def _until_timeout(self, box: Box) -> None:
         await asyncio.sleep(box.timeout)
         await self.finish(box, _Result(status=_Result.GENERIC_STATUS_TIMEOUT))
+
+
+def environment(sources: Any) -> dict[str, str]:
+    return {key: text for each in sources for key, text in each.env.contents.items()}
 
 
 async def _pump(source: Any, into: Stdio) -> None:

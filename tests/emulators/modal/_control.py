@@ -8,7 +8,7 @@ from grpclib import GRPCError, Status
 from modal._utils.grpc_testing import patch_mock_servicer
 from modal_proto import api_grpc, api_pb2
 
-from tests.emulators.modal._boxes import V1, V2, Box, Boxes
+from tests.emulators.modal._boxes import V1, V2, Box, Boxes, environment
 from tests.emulators.modal._wire import Wire
 
 _BUILDER = "2025.06"
@@ -65,11 +65,10 @@ class Control(_Base):  # type: ignore[misc]
         text = next((t for t, image in self._images.items() if image == request.image_id), None)
         if text is None:
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
+        result = _Result(status=_Result.GENERIC_STATUS_SUCCESS)
         if _MISSING_IMAGE in text:
             message = "Failed to resolve reference: pull access denied, repository does not exist"
             result = _Result(status=_Result.GENERIC_STATUS_FAILURE, exception=message)
-        else:
-            result = _Result(status=_Result.GENERIC_STATUS_SUCCESS)
         metadata = api_pb2.ImageMetadata(
             python_version_info="3.11.9", image_builder_version=_BUILDER
         )
@@ -82,16 +81,16 @@ class Control(_Base):  # type: ignore[misc]
             raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
         return Empty()
 
-    def _has_image(self, image_id: str) -> bool:
-        return image_id in self._images.values() or self._boxes.has_image(image_id)
+    def _check_image(self, image_id: str) -> None:
+        if image_id not in self._images.values() and not self._boxes.has_image(image_id):
+            raise GRPCError(Status.NOT_FOUND, f"Image {image_id!r} not found")
 
     async def ImageFromId(self, request: Any) -> Any:
-        if not self._has_image(request.image_id):
-            raise GRPCError(Status.NOT_FOUND, f"Image {request.image_id!r} not found")
+        self._check_image(request.image_id)
         return api_pb2.ImageFromIdResponse(image_id=request.image_id)
 
     async def SandboxCreateV2(self, request: Any) -> Any:
-        box = await self._create(request, V2, _environment(request.secret_sources))
+        box = await self._create(request, V2, environment(request.secret_sources))
         return api_pb2.SandboxCreateV2Response(
             sandbox_id=box.id,
             task_id=box.task_id,
@@ -108,20 +107,16 @@ class Control(_Base):  # type: ignore[misc]
     async def _create(self, request: Any, kind: str, env: dict[str, str]) -> Box:
         if request.app_id not in self._apps.values():
             raise GRPCError(Status.NOT_FOUND, f"App {request.app_id!r} not found")
-        if not self._has_image(request.definition.image_id):
-            raise GRPCError(Status.NOT_FOUND, f"Image {request.definition.image_id!r} not found")
+        self._check_image(request.definition.image_id)
         tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         return await self._boxes.create(kind, request.app_id, request.definition, tags, env)
 
     async def SandboxGetTaskId(self, request: Any) -> Any:
         box = self._boxes.find(request.sandbox_id)
         if box.result is not None:
-            response = api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
-        elif not box.ready.is_set():
-            response = api_pb2.SandboxGetTaskIdResponse()  # not scheduled yet
-        else:
-            response = api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id)
-        return response
+            return api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
+        scheduled = box.ready.is_set()
+        return api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id if scheduled else None)
 
     SandboxGetTaskIdV2 = SandboxGetTaskId
 
@@ -191,15 +186,7 @@ class Control(_Base):  # type: ignore[misc]
             and wanted.items() <= box.tags.items()
         ]
         found.sort(key=lambda box: -box.created_at)
-        response = api_pb2.SandboxListResponse(sandboxes=[_info(box) for box in found[:_PAGE]])
-        return response
-
-
-def _environment(sources: Any) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for source in sources:
-        env |= dict(source.env.contents)
-    return env
+        return api_pb2.SandboxListResponse(sandboxes=[_info(box) for box in found[:_PAGE]])
 
 
 def _tags(box: Box) -> list[api_pb2.SandboxTag]:

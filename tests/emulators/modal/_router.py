@@ -10,7 +10,7 @@ from modal_proto import task_command_router_pb2 as pb2
 from modal_proto.task_command_router_grpc import TaskCommandRouterBase
 
 from tests.emulators._engine import MachineEnded
-from tests.emulators.modal._boxes import Box, Boxes, Exec
+from tests.emulators.modal._boxes import Box, Boxes, Exec, environment
 
 _T = TypeVar("_T")
 _ARGUMENTS = 1 << 16
@@ -36,20 +36,15 @@ class Router(_Base):  # type: ignore[misc]
             raise GRPCError(Status.INVALID_ARGUMENT, "Argument list too long")
         if request.workdir and not request.workdir.startswith("/"):
             raise GRPCError(Status.INVALID_ARGUMENT, "workdir must be absolute")
-        env = {
-            key: text
-            for source in request.secret_sources
-            for key, text in source.env.contents.items()
-        }
+        env = environment(request.secret_sources)
         size = None
         if request.pty_info.enabled:
             size = (request.pty_info.winsz_rows or 24, request.pty_info.winsz_cols or 80)
             env = {"TERM": request.pty_info.env_term or "xterm", **env}
         argv, workdir = tuple(request.command_args), request.workdir or None
         try:
-            run = await _to_the_end(
-                box, self._boxes.spawn(box, request.exec_id, argv, env, size, workdir)
-            )
+            spawning = self._boxes.spawn(box, request.exec_id, argv, env, size, workdir)
+            run = await _to_the_end(box, spawning)
         except MachineEnded:
             raise _gone(box) from None
         if request.timeout_secs:

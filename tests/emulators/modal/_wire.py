@@ -60,10 +60,8 @@ class Wire:
         given = metadata.get("x-modal-token-id"), metadata.get("x-modal-token-secret")
         if given != (TOKEN_ID, TOKEN_SECRET):
             raise GRPCError(Status.UNAUTHENTICATED, "Token ID is malformed or unknown")
-        if (
-            name.endswith(_WITH_AUTH_TOKEN)
-            and metadata.get("x-modal-auth-token") not in self._issued
-        ):
+        token = metadata.get("x-modal-auth-token")
+        if name.endswith(_WITH_AUTH_TOKEN) and token not in self._issued:
             raise GRPCError(Status.UNAUTHENTICATED, "Invalid auth token")
 
 
