@@ -37,37 +37,22 @@ def killing(kill: Callable[[FakeProvider, str, int], Awaitable[None]]) -> type[F
     return Killing
 
 
-def starting(change: Callable[[FakeProvider, str, Command], Command]) -> type[FakeProvider]:
-    """A provider that starts another command in a sandbox than it was given."""
+def changing(
+    start: Callable[[FakeProvider, str, Command], Command] = lambda _, _id, command: command,
+    end: Callable[[Exit], Exit] = lambda end: end,
+    show: Callable[[StreamName, bytes], tuple[StreamName, bytes]] = lambda *shown: shown,
+) -> type[FakeProvider]:
+    """A provider that starts another command, or passes on another end or other output than there is."""
 
-    class Starting(FakeProvider):
-        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-            return await super().exec(sandbox_id, change(self, sandbox_id, command), output)
-
-    return Starting
-
-
-def ending(change: Callable[[Exit], Exit]) -> type[FakeProvider]:
-    """A provider whose commands end otherwise than they did."""
-
-    class EndingOtherwise(FakeProvider):
-        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-            return change(await super().exec(sandbox_id, command, output))
-
-    return EndingOtherwise
-
-
-def showing(change: Callable[[StreamName, bytes], tuple[StreamName, bytes]]) -> type[FakeProvider]:
-    """A provider that passes on other output than there is."""
-
-    class Showing(FakeProvider):
+    class Changing(FakeProvider):
         async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
             async def changed(stream: StreamName, chunk: bytes) -> None:
-                await output(*change(stream, chunk))
+                await output(*show(stream, chunk))
 
-            return await super().exec(sandbox_id, command, changed)
+            command = start(self, sandbox_id, command)
+            return end(await super().exec(sandbox_id, command, changed))
 
-    return Showing
+    return Changing
 
 
 def failing(
@@ -134,14 +119,14 @@ IgnoresTheSnapshot = making(lambda spec: replace(spec, snapshot=None))
 ForgetsSecrets = making(lambda spec: replace(spec, secrets={}))
 """Commands do not see the secrets."""
 
-DropsInput = starting(lambda _provider, _id, command: replace(command, stdin=None))
+DropsInput = changing(lambda _, _id, command: replace(command, stdin=None))
 """Every command's input is empty."""
-IgnoresResizes = starting(
-    lambda _provider, _id, command: replace(command, stdin=_without_sizes(command.stdin))
+IgnoresResizes = changing(
+    lambda _, _id, command: replace(command, stdin=_without_sizes(command.stdin))
 )
 """A terminal keeps its first size."""
 
-TakesSignalsForExits = ending(lambda end: replace(end, ending=Ending.EXITED))
+TakesSignalsForExits = changing(end=lambda end: replace(end, ending=Ending.EXITED))
 """A command that a signal killed is said to have exited."""
 
 SwallowsCancellation = failing(asyncio.CancelledError, lambda _: Exit(137, Ending.SIGNAL))
@@ -151,11 +136,11 @@ AnswersLikeAShell = failing(CommandStartError, lambda _: Exit(127))
 TakesACutForAStatus = failing(OutcomeUnknownError, lambda _: Exit(255))
 """A command whose connection broke has a status, as with ssh."""
 
-SaysNothing = showing(lambda stream, chunk: (stream, b""))
+SaysNothing = changing(show=lambda stream, chunk: (stream, b""))
 """No command has output."""
-WritesAsATerminal = showing(lambda stream, chunk: (stream, chunk.replace(b"\n", b"\r\n")))
+WritesAsATerminal = changing(show=lambda stream, chunk: (stream, chunk.replace(b"\n", b"\r\n")))
 """Every line feed comes with a carriage return."""
-MergesTheStreams = showing(lambda stream, chunk: ("stdout", chunk))
+MergesTheStreams = changing(show=lambda stream, chunk: ("stdout", chunk))
 """What is written to stderr is stdout."""
 
 WaitsForTheNetwork = importing(
@@ -170,19 +155,21 @@ ReachesTheInternet = importing(
 """Whatever is connected to answers."""
 
 
-@starting
+@changing
 def LosesInputBesideOthers(provider: FakeProvider, sandbox_id: str, command: Command) -> Command:
     """Input is for whichever process of the sandbox was there first, as with one vendor."""
     busy = members(f"box:{provider._box(sandbox_id).folder}", None)
     return replace(command, stdin=None) if busy else command
 
 
-@ending
-def TakesStatusesForSignals(end: Exit) -> Exit:
-    """A status above 128 is reported as a signal, and 137 as the kernel's for want of memory."""
+def _as_a_signal(end: Exit) -> Exit:
     if end.status == 137:
         return replace(end, ending=Ending.OUT_OF_MEMORY)
     return replace(end, ending=Ending.SIGNAL) if end.status else end
+
+
+TakesStatusesForSignals = changing(end=_as_a_signal)
+"""A status above 128 is reported as a signal, and 137 as the kernel's for want of memory."""
 
 
 def _outage(error: BaseException) -> Exit:

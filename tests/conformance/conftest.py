@@ -1,13 +1,11 @@
 """Which checks of the contract wait for the night, by `chosen.toml`."""
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
 from tests.conformance.hooks import VendorHooks
+from tests.data_here import beside
 
-CHOSEN = tomllib.loads(Path(__file__).with_name("chosen.toml").read_text())
+CHOSEN = beside(__file__, "chosen.toml")
 
 
 @pytest.hookimpl(tryfirst=True)

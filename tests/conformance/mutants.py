@@ -17,22 +17,10 @@ from typing import Any
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
-from sandboxkit import errors
+from sandboxkit import errors, types
 from sandboxkit.provider import Output, StreamName
 from sandboxkit.testing._tree import members, signal_process
 from sandboxkit.testing.fake import FakeProvider, _Box
-from sandboxkit.types import (
-    Command,
-    CommandUsage,
-    Ending,
-    Exit,
-    PtySize,
-    SandboxInfo,
-    SandboxSpec,
-    SnapshotInfo,
-    SnapshotKind,
-    StdinItem,
-)
 
 
 class KillsNothing(FakeProvider):
@@ -42,7 +30,7 @@ class KillsNothing(FakeProvider):
         if leader is None:
             await super()._kill(mark, None)
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         task = asyncio.ensure_future(super().exec(sandbox_id, command, output))
         return await asyncio.shield(task)
 
@@ -50,7 +38,7 @@ class KillsNothing(FakeProvider):
 class WaitsForHeldOutput(FakeProvider):
     """A command has not ended while a child of it holds stdout open."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         end = await super().exec(sandbox_id, command, output)
         folder = str(self._box(sandbox_id).folder)
         while any(_holds(pid, folder) for pid in os.listdir("/proc")):
@@ -90,10 +78,10 @@ class DeletesOnce(FakeProvider):
 class LeaksACancelledCreate(FakeProvider):
     """A create that is cancelled leaves a sandbox."""
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: types.SandboxSpec) -> str:
         return await asyncio.shield(asyncio.ensure_future(self._slowly(spec)))
 
-    async def _slowly(self, spec: SandboxSpec) -> str:
+    async def _slowly(self, spec: types.SandboxSpec) -> str:
         await anyio.sleep(0.05)
         return await super().create(spec)
 
@@ -108,7 +96,7 @@ class IgnoresTheLifetime(FakeProvider):
 class MatchesAnyTag(FakeProvider):
     """Listing by several tags gives sandboxes that carry one of them."""
 
-    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[types.SandboxInfo]:
         async for info in super().list({}):
             if not tags or tags.items() & info.tags.items():
                 yield info
@@ -124,20 +112,20 @@ class LeaksTheEnvironment(FakeProvider):
 class ReportsTheMachinesUsage(FakeProvider):
     """What a command used is what the machine has used since."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         since = time.monotonic()
         end = await super().exec(sandbox_id, command, output)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        usage = CommandUsage(time.monotonic() - since, memory, since, 3)
+        usage = types.CommandUsage(time.monotonic() - since, memory, since, 3)
         return replace(end, usage=usage)
 
 
 class HasNoRoom(FakeProvider):
     """More than 20 commands at once have a status that is not theirs."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         if len(self._box(sandbox_id).calls) > 20:
-            return Exit(126)
+            return types.Exit(126)
         return await super().exec(sandbox_id, command, output)
 
 
@@ -146,17 +134,17 @@ class ResizesEveryTerminal(FakeProvider):
 
     def __init__(self) -> None:
         super().__init__()
-        self._terminals: list[MemoryObjectSendStream[StdinItem]] = []
+        self._terminals: list[MemoryObjectSendStream[types.StdinItem]] = []
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         typed = command.stdin
         if command.pty is None or typed is None:
             return await super().exec(sandbox_id, command, output)
-        send, receive = anyio.create_memory_object_stream[StdinItem](math.inf)
+        send, receive = anyio.create_memory_object_stream[types.StdinItem](math.inf)
 
         async def feed() -> None:
             async for item in typed:
-                for terminal in self._terminals if isinstance(item, PtySize) else [send]:
+                for terminal in self._terminals if isinstance(item, types.PtySize) else [send]:
                     terminal.send_nowait(item)
 
         with send, receive:
@@ -265,7 +253,7 @@ class LosesPatienceAtOnce(FakeProvider):
 class RunsAgainAfterACut(FakeProvider):
     """A command whose connection broke is started once more."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         try:
             return await super().exec(sandbox_id, command, output)
         except errors.OutcomeUnknownError:
@@ -275,16 +263,16 @@ class RunsAgainAfterACut(FakeProvider):
 class TrueFails(FakeProvider):
     """`true` exits with 1."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         if command.argv == ("true",):
-            return Exit(1, Ending.EXITED)
+            return types.Exit(1, types.Ending.EXITED)
         return await super().exec(sandbox_id, command, output)
 
 
 class CutsLongOutput(FakeProvider):
     """After 4 MiB the rest of the output is dropped."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         left = 4 << 20
 
         async def cut(stream: StreamName, chunk: bytes) -> None:
@@ -302,7 +290,7 @@ class RunsOneAtATime(FakeProvider):
         super().__init__()
         self._turn = anyio.Lock()
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
         async with self._turn:
             return await super().exec(sandbox_id, command, output)
 
@@ -310,8 +298,8 @@ class RunsOneAtATime(FakeProvider):
 class GivesUpOnSilence(FakeProvider):
     """A command that says nothing for a second has ended."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        end = Exit(0, Ending.EXITED)
+    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+        end = types.Exit(0, types.Ending.EXITED)
         with anyio.CancelScope() as scope:
 
             async def heard(stream: StreamName, chunk: bytes) -> None:
@@ -351,7 +339,7 @@ class ForgetsModes(FakeProvider):
 class ShowsSecrets(FakeProvider):
     """Secrets are among the tags."""
 
-    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[types.SandboxInfo]:
         async for info in super().list(tags):
             secrets = self._box(info.id).spec.secrets
             yield replace(info, tags={**info.tags, **secrets})
@@ -367,7 +355,7 @@ class LivesTooLong(FakeProvider):
 class ListsEverything(FakeProvider):
     """Listing by tags gives every sandbox."""
 
-    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[types.SandboxInfo]:
         async for info in super().list({}):
             yield info
 
@@ -379,12 +367,12 @@ class InheritsTheEnvironment(FakeProvider):
         super().__init__()
         self._env: dict[str, Mapping[str, str]] = {}
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: types.SandboxSpec) -> str:
         inherited = self._env.get(spec.snapshot or "", {})
         return await super().create(replace(spec, env={**inherited, **spec.env}))
 
     # Any: the options of the method that it overrides.
-    async def take_snapshot(self, sandbox_id: str, **options: Any) -> SnapshotInfo:
+    async def take_snapshot(self, sandbox_id: str, **options: Any) -> types.SnapshotInfo:
         box = self._box(sandbox_id)
         info = await super().take_snapshot(sandbox_id, **options)
         self._env[info.id] = {**box.spec.env, **box.spec.secrets}
@@ -402,7 +390,7 @@ class LosesDeletions(FakeProvider):
     """A snapshot has the files of its parent as well, those that were deleted included."""
 
     # Any: the options of the method that it overrides.
-    async def take_snapshot(self, sandbox_id: str, **options: Any) -> SnapshotInfo:
+    async def take_snapshot(self, sandbox_id: str, **options: Any) -> types.SnapshotInfo:
         parent = self._box(sandbox_id).spec.snapshot
         info = await super().take_snapshot(sandbox_id, **options)
         if parent is not None:
@@ -439,7 +427,7 @@ class KeepsOnRunning(FakeProvider):
 class TakesAnyKind(FakeProvider):
     """A snapshot of files is given for one of memory."""
 
-    def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
+    def check_snapshot(self, spec: types.SandboxSpec, kind: types.SnapshotKind) -> None:
         """Refuse nothing."""
 
 
@@ -461,10 +449,7 @@ class KillsAtResume(FakeProvider):
 
 
 def _holds(pid: str, folder: str) -> bool:
-    if not pid.isdigit():
-        return False
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return folder.encode() in file.read()
-    except OSError:
+        return folder.encode() in Path("/proc", pid, "environ").read_bytes()
+    except OSError:  # it ended, or is no process
         return False

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,21 +16,12 @@ from sandboxkit import Operation, SandboxError, Session, Volume, testing
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing._tree import kill_tree
-from sandboxkit.testing.conformance import (
-    ProviderConformance,
-    _base,
-    kill,
-    neighbours,
-    ports,
-    silence,
-    starts,
-    transfers,
-)
-from sandboxkit.testing.conformance import exec as execs
+from sandboxkit.testing.conformance import ProviderConformance, _base, kill
 from sandboxkit.testing.conformance.mounts import example_dataset
 from sandboxkit.types import SandboxSpec
 from tests.conformance import mutants, port_mutants, weakened
 from tests.conformance.hooks import FakeHooks
+from tests.data_here import beside
 
 _TREES = {**kill._TREES, **kill._HIDDEN}
 
@@ -48,7 +38,7 @@ FAILURES = (
 
 CASES = [
     (module, mutant, check, tree)
-    for module, found in tomllib.loads(Path(__file__).with_name("mutants.toml").read_text()).items()
+    for module, found in beside(__file__, "mutants.toml").items()
     for mutant, checks in found.items()
     for check, _, tree in (each.rstrip("]").partition("[") for each in checks)
 ]
@@ -123,15 +113,10 @@ def test_the_check_fails_on_its_mutant(
     monkeypatch.setattr(_base.until, "__defaults__", (3.0,))
     place = testing if module == "fake" else import_module(f"tests.conformance.{module}")
     mutant = getattr(place, name)
-    for part, constant, seconds in (
-        (execs, "DEADLINE", 5.0),
-        (neighbours, "DEADLINE", 5.0),
-        (ports, "DEADLINE", 2.0),
-        (silence, "DEADLINE", 5.0),
-        (starts, "_UNDONE", 3.0),
-        (transfers, "_SETTLED", 1.0),
-    ):
-        monkeypatch.setattr(part, constant, seconds)
+    sooner = {"exec.DEADLINE": 5.0, "neighbours.DEADLINE": 5.0, "ports.DEADLINE": 2.0}
+    sooner |= {"silence.DEADLINE": 5.0, "starts._UNDONE": 3.0, "transfers._SETTLED": 1.0}
+    for constant, seconds in sooner.items():
+        monkeypatch.setattr(f"sandboxkit.testing.conformance.{constant}", seconds)
     if issubclass(mutant, port_mutants.Patched):
         monkeypatch.setattr(*mutant.patch)
 

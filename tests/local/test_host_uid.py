@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,22 +18,18 @@ from sandboxkit.providers.local import LocalProvider, _host_uid
 from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
 from tests.components import needs_root, require_program
+from tests.data_here import beside
 from tests.host_counts import ATTACKS, VICTIMS
 from tests.local.conftest import PROGRAMS, client, launched, make, said
 from tests.reset.jobs import ENDS_CONNECTIONS
 
-pytestmark = [
-    pytest.mark.anyio,
-    needs_root("root starts programs as other users and has uids to lend"),
-]
+pytestmark = [pytest.mark.anyio, needs_root("root starts programs as other users and lends uids")]
 
 ROOT = Path(__file__).parents[2]
 ROOTS = _host_uid.uids()
 GIVEN = f"{ATTACKS=}\n{VICTIMS=}\n{ENDS_CONNECTIONS=}\n"
 """What programs of these users may refer to."""
-OUTPUTS: dict[str, dict[str, list[str]]] = tomllib.loads(
-    Path(__file__).with_name("ordinary_users.toml").read_text()
-)
+OUTPUTS: dict[str, dict[str, list[str]]] = beside(__file__, "ordinary_users.toml")
 """What programs write, without subordinate ids and with them."""
 
 
@@ -184,8 +179,7 @@ async def test_another_process_uses_and_deletes_a_sandbox(user: LeasedUid, state
 
 
 async def test_killed_owner_leaves_nothing(user: LeasedUid, state: Path) -> None:
-    code = PROGRAMS["a_command_in_the_background"]
-    with ordinary_client(code, state, user) as owner:
+    with ordinary_client(PROGRAMS["a_command_in_the_background"], state, user) as owner:
         assert await said(owner) == "running"
         assert running() != []
         owner.kill()
@@ -250,8 +244,7 @@ async def test_sandboxes_of_any_owner_have_different_host_uids(provider: LocalPr
 
 
 async def test_uid_of_a_detached_sandbox_outlives_its_owner(provider: LocalProvider) -> None:
-    code = PROGRAMS["uid_of_a_detached_sandbox_outlives_its_owner"]
-    with client(code) as owner:
+    with client(PROGRAMS["uid_of_a_detached_sandbox_outlives_its_owner"]) as owner:
         sandbox_id = owner.communicate()[0].strip()
     meta = provider._state.load(sandbox_id)
     assert meta is not None
@@ -262,8 +255,7 @@ async def test_uid_of_a_detached_sandbox_outlives_its_owner(provider: LocalProvi
 
 
 async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider) -> None:
-    code = PROGRAMS["killed_owner_leaves_no_uid_taken"]
-    with client(code) as owner:
+    with client(PROGRAMS["killed_owner_leaves_no_uid_taken"]) as owner:
         assert owner.stdout is not None
         meta = provider._state.load(owner.stdout.readline().strip())
         assert meta is not None

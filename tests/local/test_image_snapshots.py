@@ -96,9 +96,8 @@ async def test_an_image_that_has_changed_or_is_gone_is_an_error_with_a_remedy(
 ) -> None:
     snapshot = await taken(session, image)
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(
-        errors.ConfigurationError, match=r"has changed since.*take the snapshot again"
-    ):
+    why = "has changed since.*take the snapshot again"
+    with pytest.raises(errors.ConfigurationError, match=why):
         await session.sandbox(snapshot=snapshot).start()
     os.unlink(image)
     with pytest.raises(errors.ImageNotFoundError, match="does not exist here"):
@@ -112,9 +111,8 @@ async def test_strict_sandboxes_with_an_image_have_no_snapshots(
     provider: LocalProvider, image: str
 ) -> None:
     async with Session(provider, image=image, profile="strict") as session:
-        with pytest.raises(
-            errors.ConfigurationError, match=r"profile='strict'.*use profile='standard'"
-        ):
+        why = "profile='strict'.*use profile='standard'"
+        with pytest.raises(errors.ConfigurationError, match=why):
             session.sandbox().snapshot()
         sandbox = await session.sandbox().start()
         with pytest.raises(errors.ConfigurationError, match="profile='strict'"):
@@ -201,9 +199,8 @@ async def test_a_state_folder_that_keeps_no_marks_of_deleted_files_is_an_error_w
         async with Session(provider, image=image) as session, session.sandbox() as sandbox:
             kept = await sandbox.snapshot()
             await sandbox.exec(["rm", "/etc/old"], check=True)
-            with pytest.raises(
-                errors.ConfigurationError, match=rf"{state}.*set SANDBOXKIT_STATE_DIR"
-            ):
+            why = f"{state}.*set SANDBOXKIT_STATE_DIR"
+            with pytest.raises(errors.ConfigurationError, match=why):
                 await sandbox.snapshot()
         await kept.delete()
         await provider.aclose()
@@ -301,8 +298,7 @@ async def test_mounts_are_checked_against_the_image_of_the_snapshot(
         without = await plain.snapshot()
     async with session.sandbox(snapshot=snapshot, mounts=mounts) as other:
         assert (await other.exec(["ls", "/usr/share/data"])).stdout == "file\n"
-    with pytest.raises(
-        errors.ConfigurationError, match=r"mounts='/usr/share/data': without an image"
-    ):
+    why = "mounts='/usr/share/data': without an image"
+    with pytest.raises(errors.ConfigurationError, match=why):
         await session.sandbox(snapshot=without, mounts=mounts).start()
     shutil.rmtree(provider._state.path / "datasets")

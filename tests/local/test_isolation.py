@@ -2,6 +2,7 @@
 
 import errno
 import json
+import operator
 import os
 import re
 import shutil
@@ -49,9 +50,8 @@ async def test_internet_shares_the_network_of_the_host(provider: LocalProvider) 
 
 
 async def test_every_other_namespace_is_its_own(box: Box) -> None:
-    run = await box.sh(
-        "for n in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$n; done"
-    )
+    names = "user mnt pid net ipc uts cgroup"
+    run = await box.sh(f"for n in {names}; do readlink /proc/self/ns/$n; done")
     ours = {os.readlink(f"/proc/self/ns/{entry}") for entry in os.listdir("/proc/self/ns")}
     found = set(run.stdout.split())
     assert len(found) == 7
@@ -122,10 +122,8 @@ async def test_etc_has_the_files_of_packages_alone(
 @pytest.mark.parametrize("user", ["sandbox", "root"])
 async def test_no_user_sees_or_changes_the_host(provider: LocalProvider, user: str) -> None:
     box = await make(provider, user=user)
-    found = (
-        await box.sh("id -un; python3 -c 'import ssl, sqlite3'; ls -A /home /srv /mnt /run")
-    ).stdout
-    assert [line for line in found.split() if not line.endswith(":")] == [user]
+    done = await box.sh("id -un; python3 -c 'import ssl, sqlite3'; ls -A /home /srv /mnt /run")
+    assert [line for line in done.stdout.split() if not line.endswith(":")] == [user]
     pattern = Path("/proc/sys/kernel/core_pattern")
     before = pattern.read_bytes()
     names = ("sys/kernel/core_pattern", "sys/vm/swappiness", "sys/kernel/hostname")
@@ -168,21 +166,17 @@ def interpret(program: bytes, arch: int, number: int, *args: int) -> int:
     code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at = accumulator = 0
     while True:
-        operation, if_true, if_false, value = code[at]
+        kind, if_true, if_false, value = code[at]
         at += 1
-        if operation == 0x20:
+        if kind == 0x20:
             (accumulator,) = struct.unpack_from("=I", data, value)
-        elif operation == 0x54:
+        elif kind == 0x54:
             accumulator &= value
-        elif operation == 0x06:
+        elif kind == 0x06:
             return int(value)
         else:
-            test = {
-                0x15: accumulator == value,
-                0x25: accumulator > value,
-                0x35: accumulator >= value,
-            }[operation]
-            at += if_true if test else if_false
+            test = {0x15: operator.eq, 0x25: operator.gt, 0x35: operator.ge}[kind]
+            at += if_true if test(accumulator, value) else if_false
 
 
 @pytest.fixture(params=ARCHITECTURES)

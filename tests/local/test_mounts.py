@@ -52,11 +52,8 @@ def removed() -> list[str]:
 async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> None:
     state.mkdir()
     folder.rename(state / "data")  # the user sees no other folder of this test
-    code = (
-        PROGRAMS["with_dataset"].format(folder=str(state / "data"), detach=False)
-        + "await provider.aclose()"
-    )
-    out = await as_ordinary_user(code, state)
+    code = PROGRAMS["with_dataset"].format(folder=str(state / "data"), detach=False)
+    out = await as_ordinary_user(code + "await provider.aclose()", state)
     assert out.splitlines()[0] == "['content', 'content'] 4"
 
 

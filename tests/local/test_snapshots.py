@@ -33,10 +33,9 @@ async def test_links_for_folders_do_not_lead_out_of_the_sandbox(
         kinds = await other.exec(["sh", "-c", "stat -c %F /home /opt /etc /tmp /data"])
         assert kinds.stdout.splitlines() == ["directory"] * 4 + ["symbolic link"]
     (tmp_path / "dataset").mkdir()
+    mounts = {"/data": Dataset(tmp_path / "dataset")}
     with pytest.raises(errors.SandboxStartError, match="/data"):
-        await session.sandbox(
-            snapshot=snapshot, mounts={"/data": Dataset(tmp_path / "dataset")}
-        ).start()
+        await session.sandbox(snapshot=snapshot, mounts=mounts).start()
     assert os.listdir(victim) == []
     shutil.rmtree(Path(os.environ["SANDBOXKIT_STATE_DIR"], "datasets"))
 
@@ -79,9 +78,8 @@ async def test_a_full_disk_is_an_error_of_the_infrastructure_with_figures(state:
             damaged = state / "snapshots" / "snapshot-0123456789abcdef"
             damaged.mkdir()
             (damaged / "meta.json").write_text("{")
-            with pytest.raises(
-                errors.CapacityError, match=r"8388608 bytes was full after \d{7} bytes"
-            ):
+            figures = r"8388608 bytes was full after \d{7} bytes"
+            with pytest.raises(errors.CapacityError, match=figures):
                 await sandbox.snapshot()
             assert [each.id async for each in provider.list_snapshots({})] == [kept.id]
             with pytest.raises(errors.SnapshotNotFoundError, match=f"snapshots rm {damaged.name}"):
@@ -120,9 +118,8 @@ async def test_least_recently_used_images_make_room_and_other_snapshots_stay(
             await sandbox.exec(["sh", "-c", "head -c 20M /dev/urandom > large"], check=True)
             large = await sandbox.snapshot()
             assert await stored() == {kept.id, first.id, large.id}
-            with pytest.raises(
-                errors.CapacityError, match=r"2\d{7} bytes and .* not .* 36700160 bytes .* 3 others"
-            ):
+            figures = r"2\d{7} bytes and .* not .* 36700160 bytes .* 3 others"
+            with pytest.raises(errors.CapacityError, match=figures):
                 await sandbox.snapshot()
             assert await stored() == {kept.id, first.id, large.id}
         monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "all")
@@ -150,9 +147,8 @@ async def test_the_limit_counts_whole_blocks(state: Path, monkeypatch: pytest.Mo
             script = "for n in $(seq 600); do echo x > $n; done"  # 600 pages of 4096 bytes
             await small.exec(["sh", "-c", script], check=True)
             monkeypatch.setenv("SANDBOXKIT_SNAPSHOTS_MB", "2")
-            with pytest.raises(
-                errors.CapacityError, match=r"snapshot of 2\d{6} bytes .* 2097152 bytes"
-            ):
+            figures = r"snapshot of 2\d{6} bytes .* 2097152 bytes"
+            with pytest.raises(errors.CapacityError, match=figures):
                 await small.snapshot()
             assert first.bytes == 0
         await provider.aclose()
