@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import os
 import shutil
 import subprocess
 import sys
@@ -68,11 +67,9 @@ class SharesItsDisks(Weakened):
     """A disk of this machine is in the sandbox; mounts of it are refused all the same."""
 
     def options(self, given: list[str]) -> list[str]:
-        disks = [
-            f"/dev/{name}" for name in os.listdir("/dev") if Path("/dev", name).is_block_device()
-        ]
+        disk, *_ = [str(path) for path in Path("/dev").iterdir() if path.is_block_device()]
         at = given.index("--dev") + 2
-        return [*given[:at], "--dev-bind", disks[0], disks[0], *given[at:]]
+        return [*given[:at], "--dev-bind", disk, disk, *given[at:]]
 
 
 class OpensTheKernelsSettings(Weakened):
@@ -96,9 +93,8 @@ class LetsCommandsRunOn(LocalProvider):
     """Cancelling a command does not kill it."""
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        return await asyncio.shield(
-            asyncio.ensure_future(super().exec(sandbox_id, command, output))
-        )
+        running = asyncio.ensure_future(super().exec(sandbox_id, command, output))
+        return await asyncio.shield(running)
 
 
 class TrustsItsCommands(Weakened):

@@ -33,17 +33,11 @@ class Daytona(Vendor):
     @property
     def ends(self) -> list[tuple[Mapping[str, Any], Row]]:
         """The states and fields of sandboxes that are made and do not start, and what each is for us."""
-        return [
-            (
-                end,
-                Row(
-                    ("create",),
-                    f"200, then `{end['state']}` {json.dumps(end['fields'])}",
-                    self._class(end),
-                ),
-            )
-            for end in self.end
-        ]
+        found: list[tuple[Mapping[str, Any], Row]] = []
+        for end in self.end:
+            said = f"200, then `{end['state']}` {json.dumps(end['fields'])}"
+            found.append((end, Row(("create",), said, self._class(end))))
+        return found
 
 
 emulator = Daytona().running

@@ -1,8 +1,6 @@
 """A terminal as one program's stdin and stdout: exact, whatever the image's profiles do."""
 
 import time
-import tomllib
-from pathlib import Path
 
 import anyio
 import pytest
@@ -10,12 +8,13 @@ import pytest
 from sandboxkit import Operation, ProviderUnavailableError, Sandbox
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers.daytona import DaytonaProvider
+from tests.data_here import beside
 from tests.daytona.server import Daytona
 from tests.emulators._server import Server
 from tests.hosted.streams import ALL_BYTES, ECHO, Use, echoed, everything, exactly
 from tests.hosted.vendor import eventually
 
-PROFILES = tomllib.loads(Path(__file__).with_name("profiles.toml").read_text())
+PROFILES = beside(__file__, "profiles.toml")
 
 
 @pytest.mark.parametrize("line", PROFILES.values(), ids=PROFILES.keys())

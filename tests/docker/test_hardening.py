@@ -13,6 +13,7 @@ from sandboxkit import Session
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.docker._container import own_user
 from sandboxkit.providers.docker._loopback import HOSTS
+from tests.data_here import beside
 from tests.docker.boxes import Box, Containers
 from tests.docker.conftest import PROGRAMS, SOCKET, docker
 from tests.faults import Fault, FaultProxy, HttpAnswer, Request
@@ -29,16 +30,7 @@ async def test_limits_are_in_force(box: Box) -> None:
 async def test_the_daemons_settings_are_the_hardened_ones(box: Box) -> None:
     container = json.loads(" ".join(docker("inspect", box.id)))[0]
     host = container["HostConfig"]
-    expected = {
-        "CapDrop": ["ALL"],
-        "Memory": 1024 * 1024 * 1024,
-        "MemorySwap": 1024 * 1024 * 1024,
-        "PidsLimit": 256 + 32,
-        "NetworkMode": "none",
-        "IpcMode": "private",
-        "Privileged": False,
-        "AutoRemove": True,
-    }
+    expected = beside(__file__, "hardening.toml")
     assert {name: host[name] for name in expected} == expected
     assert host["LogConfig"]["Type"] == "none"
     assert "no-new-privileges" in host["SecurityOpt"]

@@ -239,9 +239,8 @@ def test_a_volume_that_was_removed_is_made_again(volume: Volume) -> None:
 
 
 def test_what_a_killed_client_left_does_not_keep_a_volume(volume: Volume) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS["killed_before_use"], volume.name], timeout=60, check=False
-    )
+    argv = [sys.executable, "-c", PROGRAMS["killed_before_use"], volume.name]
+    done = subprocess.run(argv, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert docker(*users_of(volume))
     with Session(DockerProvider(), mounts={"/cache": volume}, profile="strict") as session:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -23,6 +22,7 @@ from sandboxkit.providers.docker import _provider as docker_provider
 from sandboxkit.types import Command, SandboxSpec
 from tests.chaos.distant import no_way
 from tests.components import needs_root
+from tests.data_here import beside
 from tests.docker.boxes import Containers
 from tests.docker.conftest import PROGRAMS, SOCKET, containers, docker, listed, until_gone
 from tests.faults import Drop, Fault, FaultProxy, Half, HttpAnswer, Request, Reset, Stall
@@ -32,9 +32,7 @@ pytestmark = pytest.mark.anyio
 WITHIN = 10.0
 BUSY = 18.0
 """Seconds, beside other tests, in which silence is known: sooner than on a stream that may fall silent by itself."""
-_DATA: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("silence.toml").read_text()
-)
+_DATA: dict[str, dict[str, str]] = beside(__file__, "silence.toml")
 REQUESTS = _DATA["requests"]
 BODIES = {name: text.encode("latin-1") for name, text in _DATA["bodies"].items()}
 

@@ -22,6 +22,7 @@ from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.providers.docker._stream import AttachStream
 from tests.components import needs_root
+from tests.data_here import beside
 from tests.docker.boxes import Containers
 from tests.docker.conftest import PROGRAMS, docker
 from tests.faults import FaultProxy
@@ -97,14 +98,8 @@ async def container(control: Daemon) -> AsyncIterator[str]:
     name = f"stream-{secrets.token_hex(8)}"
 
     def create(api: APIClient) -> None:
-        body = {
-            "Image": os.environ["SANDBOXKIT_DOCKER_IMAGE"],
-            "Entrypoint": ["sh", "-c", "echo ready >&2; cat"],
-            "OpenStdin": True,
-            "StdinOnce": True,
-            "AttachStdin": True,
-            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
-        }
+        image = os.environ["SANDBOXKIT_DOCKER_IMAGE"]
+        body = {"Image": image, **beside(__file__, "copies_its_input.toml")}
         api.create_container_from_config(body, name)
 
     await control.call(create, what="create")

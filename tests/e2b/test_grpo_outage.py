@@ -29,9 +29,8 @@ def test_rollouts_lost_in_an_outage_are_sampled_again(
 ) -> None:
     require_docker()
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(
-        (json.dumps({"prompt": [{"role": "user", "content": "ask"}], **TASK}) + "\n") * 4
-    )
+    row = {"prompt": [{"role": "user", "content": "ask"}], **TASK}
+    rows.write_text((json.dumps(row) + "\n") * 4)
     given = [
         *("model.name=m", f"data.train={rows}", "rollout.prompts_per_step=4"),
         *("rollout.group_size=2", "rollout.max_turns=2", "rollout.artefact=/workspace/s.py"),

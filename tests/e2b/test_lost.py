@@ -92,10 +92,8 @@ def test_a_profile_that_exits_reaches_no_command(sandbox: Sandbox) -> None:
 def test_retry_after_as_a_date_counts_from_the_servers_clock(
     server: Server, session: Session
 ) -> None:
-    skewed = {
-        "Date": "Sat, 01 Jan 2000 00:00:00 GMT",
-        "Retry-After": "Sat, 01 Jan 2000 00:00:09 GMT",
-    }
+    begin = "Sat, 01 Jan 2000 00:00:0"
+    skewed = {"Date": f"{begin}0 GMT", "Retry-After": f"{begin}9 GMT"}
     server.fault("GET /v2/sandboxes", "status", status=429, headers=skewed)
     error = session.list().exception(30)
     assert isinstance(error, ProviderUnavailableError)

@@ -5,57 +5,41 @@ They run on plain HTTP at one address, where headers name the sandbox.
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from operator import itemgetter
+from types import SimpleNamespace
 
 import pytest
 
 from sandboxkit import Image, Operation, Session, errors
 from sandboxkit.providers.e2b import E2BProvider, _machine, _stream
 from sandboxkit.providers.e2b._run import run
+from tests.data_here import beside
 from tests.e2b.server import emulator, prefix
 from tests.e2b.test_pause import left
 from tests.emulators._server import Server
 from tests.hosted.vendor import eventually
 
 
-class Expected(NamedTuple):
+@pytest.fixture(params=beside(__file__, "other_servers.toml")["servers"], ids=itemgetter("shape"))
+def expected(request: pytest.FixtureRequest) -> SimpleNamespace:
     """The behaviour that the tests expect of one server."""
-
-    shape: str
-    name: str
-    snapshots: bool = False
-    denies: bool = True
-    """Whether it stores that a sandbox may reach nothing."""
-
-
-SERVERS = (
-    Expected("first-version", "E2B", snapshots=True, denies=False),
-    Expected("agentenv", "AgentENV"),
-    Expected("openkruise", "OpenKruise Agents"),
-)
-
-
-@pytest.fixture(params=SERVERS, ids=lambda each: each.shape)
-def expected(request: pytest.FixtureRequest) -> Expected:
-    found: Expected = request.param
-    return found
+    return SimpleNamespace(**request.param)
 
 
 @pytest.fixture
-def server(expected: Expected) -> Iterator[Server]:
+def server(expected: SimpleNamespace) -> Iterator[Server]:
     with emulator(expected.shape) as server:
         yield server
 
 
-def test_a_server_of_ones_own_works_as_e2b_does(server: Server, expected: Expected) -> None:
+def test_a_server_of_ones_own_works_as_e2b_does(server: Server, expected: SimpleNamespace) -> None:
     with Session("e2b") as session, Session(E2BProvider()) as other:
         sandbox = session.sandbox(tags={"run": "a b", "flag": ""}, lifetime=120, public_ports=[80])
         assert sandbox.exec(["cat"], stdin=b"sent").result(30).stdout == "sent"
         sandbox.write_file("/workspace/file", b"x" * 300_000).result(30)
         assert len(sandbox.read_file("/workspace/file").result(30)) == 300_000
-        assert server.state["networks"][0].get("denyOut") == (
-            ["0.0.0.0/0"] if expected.denies else []
-        )
+        denied = ["0.0.0.0/0"] if expected.denies else []
+        assert server.state["networks"][0].get("denyOut") == denied
 
         found = sandbox.public_url(80).result(30)
         assert found.url == server.url
@@ -86,14 +70,13 @@ def test_a_server_of_ones_own_works_as_e2b_does(server: Server, expected: Expect
             sandbox.exec(["true"]).result(60)
         with pytest.raises(errors.SandboxNotFoundError):
             theirs.renew(300).result(30)
-        created = [
-            each for each in server.requests if each.endswith("sandboxes") and "POST" in each
-        ]
-        assert len([each for each in created if "/v2/" in each]) == 1  # its lack is remembered
+        created = [each for each in server.requests if each.endswith("sandboxes")]
+        newer = [each for each in created if "POST" in each and "/v2/" in each]
+        assert len(newer) == 1  # its lack is remembered
 
 
 def test_snapshots_work_or_are_refused_before_one_is_made(
-    server: Server, expected: Expected
+    server: Server, expected: SimpleNamespace
 ) -> None:
     with Session("e2b") as session, session.sandbox() as sandbox:
         sandbox.write_file("/workspace/file", b"kept").result(30)
@@ -112,7 +95,7 @@ def test_snapshots_work_or_are_refused_before_one_is_made(
         snapshot.delete().result(60)
 
 
-def test_doctor_names_the_server(server: Server, expected: Expected) -> None:
+def test_doctor_names_the_server(server: Server, expected: SimpleNamespace) -> None:
     with Session("e2b") as session:
         found = session.diagnose().result(30)
     assert found.available, found
@@ -191,9 +174,7 @@ def test_a_daemon_that_cannot_close_stdin_lets_programs_read_their_last_input() 
         before = server.state["programs"]
 
         async def talk() -> None:
-            script = (
-                "sleep 0.3; head -c 1000 >/workspace/part && mv /workspace/part /workspace/whole"
-            )
+            script = "sleep 0.3; cd /workspace; head -c 1000 >part && mv part whole"
             program = await run(machine, ("sh", "-c", f"{script}; exec sleep 1000"))
             await program.send(b"x" * 1000)
             await program.aclose()

@@ -1,5 +1,7 @@
 """The byte stream of one program in a sandbox: exact, bounded, and broken rather than wrong."""
 
+from pathlib import Path
+
 import anyio
 import pytest
 
@@ -13,14 +15,7 @@ SECONDS = 60.0
 
 
 def test_unread_output_blocks_the_program(use: Use, sandbox: Sandbox) -> None:
-    script = """
-import os
-written = 0
-while written < 512 << 20:
-    written += os.write(1, bytes(1 << 16))
-    open("/tmp/written", "w").write(str(written))
-"""
-
+    script = Path(__file__).with_name("counts_what_it_writes.txt").read_text()
     another = ModalProvider()  # the unread output fills what its connection may hold
 
     async def action(stream: ProgramStream) -> int:

@@ -22,9 +22,8 @@ def each_time(test: str, name: str, where: tuple[str, Mode]) -> bool:
     Each attack meets one target, and the next attack another; where it shows that a reset lacks a
     step, it is tried with the mutant's provider as well.
     """
-    places = [
-        at for at in TARGETS if at[1] == "exec" or test == "test_nothing_reaches_the_next_job"
-    ]
+    anywhere = test == "test_nothing_reaches_the_next_job"
+    places = [at for at in TARGETS if at[1] == "exec" or anywhere]
     turn = places[list(ATTACKS).index(name) % len(places)]
     shows = {(each.provider, "exec") for each in MUTANTS if each.shown_by == name}
     return where == turn or where in shows

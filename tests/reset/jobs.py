@@ -168,10 +168,9 @@ class Target:
         attack = ATTACKS[name]
         # As its files are written: the agent then has a thread that acts as the job.
         wait(self.provider.stat(self.sandbox(), self.workdir or "/workspace"))
+        patience = 3.0 if attack.dies else _PATIENCE
         try:
-            job = self.run(
-                self.sandbox(), attacker(name), patience=3.0 if attack.dies else _PATIENCE
-            )
+            job = self.run(self.sandbox(), attacker(name), patience=patience)
         except SandboxTerminatedError:
             self.give_up()
             return False

@@ -17,8 +17,6 @@ _GIVEN = beside(__file__)
 STEPS: dict[str, str] = _GIVEN["steps"]
 """The function that takes each step: without the step it returns at once, with no findings."""
 
-_WALK = "survey.walk"
-
 
 @dataclass(frozen=True)
 class Mutant:
@@ -53,7 +51,7 @@ def prepare(folder: Path) -> None:
     """Put a copy of the agent's source there, in which every step can be left out."""
     shutil.copytree(AGENT, folder, ignore=shutil.ignore_patterns("*_test.go", "loader", "*.py"))
     patches = {function: f'without("{step}")' for step, function in STEPS.items()}
-    patches[_WALK] = 'without("place " + name)'
+    patches["survey.walk"] = 'without("place " + name)'
     for function, condition in patches.items():
         applied = 0
         for path in folder.glob("reset*.go"):
