@@ -7,14 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from sandboxkit import Operation, Sandbox, Session
-from sandboxkit.errors import (
-    CommandStartError,
-    KernelError,
-    SandboxNotFoundError,
-    SandboxTerminatedError,
-    TerminalError,
-)
+from sandboxkit import Operation, Sandbox, Session, errors
 from sandboxkit.kernel import Kernel
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.terminal import Terminal
@@ -30,7 +23,7 @@ HELD = "/tmp/held"
 """What opens waits while it is there, and says so in it."""
 FILES = {f"/tmp/site/{name}": text for name, text in SCRIPTS.pop("site").items()}
 ENV = {"LASTING": "1", "BASH_ENV": "/tmp/site/begin", "PYTHONPATH": "/tmp/site"}
-CLOSED = (TerminalError, KernelError)
+CLOSED = (errors.TerminalError, errors.KernelError)
 
 
 def a_terminal(box: Sandbox, cwd: str | None = None) -> Terminal:
@@ -113,7 +106,7 @@ def test_a_start_that_is_too_slow_leaves_nothing(
     held: Sandbox, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sandboxkit.terminal._managed.START_SECONDS", 0.5)
-    with pytest.raises(CommandStartError, match=r"start.* within 0\.5 s") as caught:
+    with pytest.raises(errors.CommandStartError, match=r"start.* within 0\.5 s") as caught:
         opens(held).start().result(SECONDS)
     assert caught.value.retryable
     assert left(held) == []
@@ -137,7 +130,7 @@ def test_a_cancelled_start_leaves_nothing(held: Sandbox, opens: Opens) -> None:
 
 def test_a_failed_start_closes_it(box: Sandbox, opens: Opens) -> None:
     lasting = opens(box, "/nowhere")
-    with pytest.raises(CommandStartError, match="/nowhere"), lasting:
+    with pytest.raises(errors.CommandStartError, match="/nowhere"), lasting:
         raise AssertionError
     assert left(box) == []
     with pytest.raises(CLOSED, match="was closed"):
@@ -160,7 +153,7 @@ def test_a_sandbox_that_ends_while_it_starts_says_so(held: Sandbox, opens: Opens
     until_held(held)
     held.stop().result(SECONDS)
     for each in (starting, lasting.start()):
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             each.result(SECONDS)
     lasting.close().result(SECONDS)
 
@@ -179,7 +172,7 @@ def test_a_sandbox_that_ends_during_a_start_is_not_a_failure_to_start(
         before = not ended
         try:
             return await execute(provider, sandbox_id, *more)
-        except SandboxTerminatedError:
+        except errors.SandboxTerminatedError:
             if not before:
                 raise
             return Exit(137, Ending.SIGNAL)  # what runs in it is seen to end before it does
@@ -192,5 +185,5 @@ def test_a_sandbox_that_ends_during_a_start_is_not_a_failure_to_start(
         starting = opens(held).start()
         until_held(held)
         session.from_id(str(held.id)).result(SECONDS).stop().result(SECONDS)
-        with pytest.raises((SandboxTerminatedError, SandboxNotFoundError)):
+        with pytest.raises((errors.SandboxTerminatedError, errors.SandboxNotFoundError)):
             starting.result(SECONDS)

@@ -8,15 +8,7 @@ from typing import TypeAlias
 import anyio
 import pytest
 
-from sandboxkit import Session
-from sandboxkit.errors import (
-    CommandFailedError,
-    CommandStartError,
-    CommandTimeoutError,
-    ConfigurationError,
-    OutcomeUnknownError,
-    SandboxTerminatedError,
-)
+from sandboxkit import Session, errors
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider, _tree, fake
 from sandboxkit.types import Command, CommandUsage, Ending, Exit
@@ -57,11 +49,13 @@ def test_a_process_that_its_caller_killed_says_so() -> None:
         process = session.run(SLEEPS, check=True)
         assert next(iter(process.stdout.lines())) == "started"
         assert process.poll() is None
-        with pytest.raises(ConfigurationError, match=r"still running .* result\(\).* poll\(\)"):
+        with pytest.raises(
+            errors.ConfigurationError, match=r"still running .* result\(\).* poll\(\)"
+        ):
             _ = process.returncode
         process.kill()
         killed = r"was killed by kill\(\) \(status 137\)"
-        with pytest.raises(CommandFailedError, match=killed) as failed:
+        with pytest.raises(errors.CommandFailedError, match=killed) as failed:
             process.result(60)
         result = failed.value.result
         assert (result.ending, result.usage) == (Ending.KILLED, CommandUsage())
@@ -77,7 +71,7 @@ def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str, monkeypatch: Patch
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise OutcomeUnknownError("it may run on", provider=provider.name) from None
+            raise errors.OutcomeUnknownError("it may run on", provider=provider.name) from None
 
     monkeypatch.setattr(FakeProvider, "exec", loses_the_way)
     with Session(FakeProvider()) as session:
@@ -85,24 +79,24 @@ def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str, monkeypatch: Patch
         if way == "kill":
             next(iter(process.stdout))
             process.kill()
-        with pytest.raises(OutcomeUnknownError, match="it may run on") as unknown:
+        with pytest.raises(errors.OutcomeUnknownError, match="it may run on") as unknown:
             process.result(60)
-    assert not isinstance(unknown.value, CommandTimeoutError)
+    assert not isinstance(unknown.value, errors.CommandTimeoutError)
     assert not unknown.value.retryable
     assert unknown.value.stdout_bytes == b"so far"
     assert unknown.value.stderr_bytes == b"and this"
     for ask in (lambda: process.returncode, process.poll):
-        with pytest.raises(OutcomeUnknownError, match="it may run on"):
+        with pytest.raises(errors.OutcomeUnknownError, match="it may run on"):
             ask()
 
 
 def test_a_process_that_was_not_started_has_no_status() -> None:
     with Session(FakeProvider()) as session:
         process = session.run(["/no/such/program"], check=True)
-        with pytest.raises(CommandStartError):
+        with pytest.raises(errors.CommandStartError):
             process.result(60)
         for ask in (lambda: process.returncode, process.poll):
-            with pytest.raises(CommandStartError):
+            with pytest.raises(errors.CommandStartError):
                 ask()
 
 
@@ -133,7 +127,7 @@ def test_check_names_the_failure(end: Exit, message: str, monkeypatch: Patch) ->
         return end
 
     monkeypatch.setattr(FakeProvider, "exec", ends)
-    with Session(FakeProvider()) as session, pytest.raises(CommandFailedError) as failed:
+    with Session(FakeProvider()) as session, pytest.raises(errors.CommandFailedError) as failed:
         session.run(["program"], check=True).result(60)
     assert str(failed.value) == message
     assert failed.value.result.ending is end.ending
@@ -149,5 +143,5 @@ def test_deletion_ends_a_command_without_an_environment_yet(monkeypatch: Patch) 
         running = sandbox.exec(SLEEPS)
         next(iter(running.stdout))
         sandbox.stop().result(60)
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             running.result(60)

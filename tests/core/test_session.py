@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import Operation, Sandbox, Session, wait
+from sandboxkit import Operation, Sandbox, Session, errors, wait
 from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
-from sandboxkit.errors import (
-    CommandFailedError,
-    ConfigurationError,
-    SandboxError,
-    SandboxTerminatedError,
-)
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
@@ -32,9 +26,9 @@ def ids(provider: Provider) -> list[str]:
 
 
 def test_a_failed_start_is_raised_and_the_next_use_tries_again() -> None:
-    with Session(Counting(SandboxError("first")), max_concurrency=1) as session:
+    with Session(Counting(errors.SandboxError("first")), max_concurrency=1) as session:
         sandbox = session.sandbox()
-        with pytest.raises(SandboxError, match="first"):
+        with pytest.raises(errors.SandboxError, match="first"):
             sandbox.exec(["true"]).result(60)
         assert sandbox.exec(["true"]).result(60).returncode == 0
 
@@ -58,7 +52,7 @@ def test_max_concurrency_is_a_hard_cap_for_all_that_count() -> None:
 def test_check_raises_for_a_failing_command_with_what_it_said() -> None:
     with Session(FakeProvider()) as session:
         process = session.sandbox().exec(["sh", "-c", "echo why >&2; exit 3"], check=True)
-        with pytest.raises(CommandFailedError, match="status 3: why") as caught:
+        with pytest.raises(errors.CommandFailedError, match="status 3: why") as caught:
             process.result(60)
         assert caught.value.result.returncode == 3
 
@@ -69,12 +63,14 @@ def test_a_stopped_sandbox_and_a_closed_session_refuse_work_and_may_end_again() 
     sandbox.exec(["true"]).result(60)
     for _ in range(2):
         sandbox.stop().result(60)
-    with pytest.raises(SandboxTerminatedError, match=r"was stopped; make a new one with session"):
+    with pytest.raises(
+        errors.SandboxTerminatedError, match=r"was stopped; make a new one with session"
+    ):
         sandbox.exec(["true"])
     for _ in range(2):
         session.close().result(60)
     for call in (session.sandbox, lambda: session.run(["true"]), lambda: never.start().result(60)):
-        with pytest.raises(ConfigurationError, match="is closed; make a new Session"):
+        with pytest.raises(errors.ConfigurationError, match="is closed; make a new Session"):
             call()
 
 
@@ -106,7 +102,7 @@ def test_a_detached_sandbox_outlives_sessions_until_one_adopts_it() -> None:
 
 def test_sandbox_list_goes_through_the_ambient_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXKIT_PROVIDER", "nosuch")
-    with pytest.raises(ConfigurationError, match="nosuch"):
+    with pytest.raises(errors.ConfigurationError, match="nosuch"):
         Sandbox.list()
 
 

@@ -12,16 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import Operation, Sandbox, Session
+from sandboxkit import Operation, Sandbox, Session, errors
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._states import State
-from sandboxkit.errors import (
-    CapacityError,
-    ConfigurationError,
-    SandboxError,
-    SandboxTerminatedError,
-    SnapshotInUseError,
-)
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import SandboxSpec, SnapshotInfo
@@ -40,7 +33,7 @@ def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
     with Session(FakeProvider()) as session:
         with session.sandbox() as sandbox:
             reached = session.from_id(str(sandbox.id)).result(60)
-            with pytest.raises(ConfigurationError, match="by its id"):
+            with pytest.raises(errors.ConfigurationError, match="by its id"):
                 reached.fork(1)
             snapshot = reached.snapshot("a name").result(60)
             for shown in (snapshot, snapshot.info):
@@ -48,13 +41,13 @@ def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
                 assert snapshot.id in text
                 assert "a name" in text
             snapshot.delete().result(60)
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             sandbox.fork(1)
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             sandbox.snapshot()
 
 
-class NoPermanentRoom(CapacityError):
+class NoPermanentRoom(errors.CapacityError):
     """A refusal that the core does not wait for."""
 
     retryable = False
@@ -107,7 +100,7 @@ def test_nothing_that_a_run_or_a_pool_has_left_keeps_a_snapshot() -> None:
             session.run(["true"], snapshot=taken[1]).result(60)
         until(lambda: session.pool_stats().ready == 2, "the pool keeps sandboxes", 60)
         taken[1].delete().result(60)
-        with pytest.raises(SnapshotInUseError):
+        with pytest.raises(errors.SnapshotInUseError):
             taken[0].delete().result(60)
     taken[0].delete().result(60)
     assert left(provider) == (0, 0)
@@ -130,12 +123,12 @@ def test_a_cancelled_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_fork_cancelled_as_it_succeeds_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: queue.SimpleQueue[Operation[list[Sandbox | SandboxError]]] = queue.SimpleQueue()
+    given: queue.SimpleQueue[Operation[list[Sandbox | errors.SandboxError]]] = queue.SimpleQueue()
     call = Lifecycle.call
 
     async def cancelled(
-        life: Lifecycle, work: Callable[[str], Awaitable[list[SandboxError]]]
-    ) -> list[SandboxError]:
+        life: Lifecycle, work: Callable[[str], Awaitable[list[errors.SandboxError]]]
+    ) -> list[errors.SandboxError]:
         forks = await call(life, work)
         assert given.get().cancel()
         return forks

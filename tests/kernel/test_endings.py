@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import Ending, Sandbox, Session
-from sandboxkit.errors import (
-    CommandStartError,
-    ConfigurationError,
-    KernelError,
-    SandboxTerminatedError,
-)
+from sandboxkit import Ending, Sandbox, Session, errors
 from sandboxkit.integrations.rewards import Phase, verdict_of
 from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 from sandboxkit.testing import FakeProvider
@@ -79,7 +73,7 @@ def test_code_that_ignores_the_interrupt_is_killed(box: Sandbox, kernel: Kernel)
     assert result.error is not None
     assert "ignored an interrupt" in result.error.message
     assert left(box) == []
-    with pytest.raises(KernelError, match="restart"):
+    with pytest.raises(errors.KernelError, match="restart"):
         kernel.run("1").result(SECONDS)
     kernel.restart().result(SECONDS)
     anew = kernel.run("held", timeout=SECONDS).result(SECONDS)
@@ -138,7 +132,7 @@ def check_died(box: Sandbox, kernel: Kernel, result: CellResult, ending: Ending,
     assert result.error.name == "KernelEnded"
     assert says in result.error.message
     assert left(box) == []
-    with pytest.raises(KernelError, match="state of its cells is gone") as gone:
+    with pytest.raises(errors.KernelError, match="state of its cells is gone") as gone:
         kernel.run("1").result(SECONDS)
     assert verdict_of(gone.value, Phase.GRADED).attributable_to == "policy"
 
@@ -154,7 +148,7 @@ def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
 def test_a_kernel_that_dies_between_cells_fails_no_cell(kernel: Kernel) -> None:
     assert kernel.run(CELLS["dies_later"]).result(SECONDS).outcome is CellOutcome.OK
     kernel._sandbox.write_file("/tmp/die", b"").result(SECONDS)
-    with pytest.raises(KernelError, match="status 4"):
+    with pytest.raises(errors.KernelError, match="status 4"):
         run_until_it_raises(kernel)
     kernel._sandbox.remove("/tmp/die").result(SECONDS)
 
@@ -169,7 +163,7 @@ def test_closing_ends_all_processes_and_keeps_the_sandbox(box: Sandbox, kind: st
     assert running.result(SECONDS).ended
     assert left(box) == []
     kernel.close().result(SECONDS)
-    with pytest.raises(KernelError, match="closed"):
+    with pytest.raises(errors.KernelError, match="closed"):
         kernel.run("1").result(SECONDS)
 
 
@@ -217,19 +211,19 @@ def test_a_sandbox_that_ends_is_not_the_cells_fault() -> None:
         running = kernel.run("while True: pass")
         until(lambda: kernel.running, "the cell runs", SECONDS)
         box.stop().result(SECONDS)
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             running.result(SECONDS)
-        with pytest.raises(SandboxTerminatedError):
+        with pytest.raises(errors.SandboxTerminatedError):
             kernel.run("1").result(SECONDS)
         kernel.close().result(SECONDS)
 
 
 def test_a_missing_program_of_the_image_is_named(local: Sandbox) -> None:
-    with pytest.raises(CommandStartError, match="needs a Python in the image"):
+    with pytest.raises(errors.CommandStartError, match="needs a Python in the image"):
         local.python(python="python9").start().result(SECONDS)
-    with pytest.raises(CommandStartError, match="cannot start with 'false'"):
+    with pytest.raises(errors.CommandStartError, match="cannot start with 'false'"):
         local.python(python="false").start().result(SECONDS)
-    with pytest.raises(CommandStartError, match="ipykernel is not installed"):
+    with pytest.raises(errors.CommandStartError, match="ipykernel is not installed"):
         local.python(env={"PYTHONPATH": ""}, ipykernel=True).start().result(SECONDS)
     assert left(local) == []
 
@@ -239,12 +233,12 @@ def test_bad_input_is_refused_before_anything_starts() -> None:
         box = session.sandbox()
         wrong: dict[str, Any] = {"output_limit": 1, "ipykernel": 1, "cwd": "x", "pyhton": "x"}
         for option, value in wrong.items():
-            with pytest.raises(ConfigurationError, match=option):
+            with pytest.raises(errors.ConfigurationError, match=option):
                 box.python(**{option: value})
         kernel = box.python()
         for code in (3, b"x", "\ud800"):
-            with pytest.raises(ConfigurationError, match="code"):
+            with pytest.raises(errors.ConfigurationError, match="code"):
                 kernel.run(code)  # type: ignore[arg-type]
-        with pytest.raises(ConfigurationError, match="timeout"):
+        with pytest.raises(errors.ConfigurationError, match="timeout"):
             kernel.run("1", timeout=0)
         assert session.list().result(SECONDS) == []

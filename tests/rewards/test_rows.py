@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.rewards import HostCompare, PassRate
-from sandboxkit.integrations.rewards.programs import (
-    load_code_contests,
-    load_live_code_bench,
-    load_taco,
-)
+from sandboxkit.integrations.rewards import HostCompare, PassRate, programs
 
 pytestmark = pytest.mark.anyio
 ONE = "assert f(1) == 2"
@@ -53,9 +48,9 @@ def test_columns_of_numpy_are_lists() -> None:
     cases = [{"input": a, "output": b} for a, b in pairs]
     both = {"inputs": columns["input"], "outputs": columns["output"]}
     for task in (
-        load_code_contests({"public_tests": columns}),
-        load_live_code_bench({"public_test_cases": np.array(cases)}),
-        load_taco({"input_output": both}),
+        programs.load_code_contests({"public_tests": columns}),
+        programs.load_live_code_bench({"public_test_cases": np.array(cases)}),
+        programs.load_taco({"input_output": both}),
     ):
         assert [(case["stdin"], case["stdout"]) for case in task["cases"]] == pairs
     HostCompare().validate({"test_list": np.array([ONE])})
