@@ -115,8 +115,7 @@ def test_a_start_cancelled_while_it_waits_takes_no_slot() -> None:
 
 
 def test_a_cancelled_start_of_a_sandbox_reached_by_its_id_does_not_delete_it() -> None:
-    provider = FakeProvider()
-    with Session(provider) as owner, owner.sandbox() as sandbox:
+    with Session(FakeProvider()) as owner, owner.sandbox() as sandbox:
         reached = owner.from_id(str(sandbox.id)).result(60)
 
         async def start_and_lose() -> None:

@@ -44,8 +44,7 @@ async def _forever() -> int:
 
 
 def _drain(pending: list[Operation[int]]) -> None:
-    count = len(pending)
-    for left in range(count, 0, -1):
+    for left in range(len(pending), 0, -1):
         done, pending = wait(pending)
         assert len(done) == 1
         assert len(pending) == left - 1

@@ -91,8 +91,7 @@ FORKS = tomllib.loads(Path(__file__).with_name("forks.toml").read_text())
 
 @pytest.mark.parametrize("name", FORKS["programs"])
 def test_a_program_and_its_forked_child_stay_apart(name: str, tmp_path: Path) -> None:
-    code = FORKS["prelude"] + FORKS["programs"][name] + FORKS["fork"]
-    done = ended(code, folder=str(tmp_path))
+    done = ended(FORKS["prelude"] + FORKS["programs"][name] + FORKS["fork"], folder=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -160,8 +160,7 @@ def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
 
 
 def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
-    full = [CapacityError("quota of 5 reached") for _ in range(20)]
-    with Session(Counting(*full)) as session:
+    with Session(Counting(*[CapacityError("quota of 5 reached") for _ in range(20)])) as session:
         with pytest.raises(CapacityError):
             session.run(TRUE).result(SOON)
         with pytest.raises(NoRoomError, match="quota of 5 reached"):
@@ -194,8 +193,7 @@ def test_a_wait_says_what_it_waits_for_and_a_long_one_is_logged_once(
         until(lambda: any(each.name == "sandboxkit" for each in caplog.records), "it happens", SOON)
         with pytest.raises(TimeoutError):
             waiting.result(2)  # in which it would be logged again
-        pending = rf"<Process 'echo hello' pending: sandbox {waits_for}>"
-        assert re.fullmatch(pending, repr(waiting))
+        assert re.fullmatch(rf"<Process 'echo hello' pending: sandbox {waits_for}>", repr(waiting))
         report = session.explain()
         held.stop().result(SOON)
         waiting.result(SOON)
@@ -333,8 +331,7 @@ def test_a_process_that_is_killed_frees_its_places() -> None:
 def test_a_forked_child_has_no_place_and_takes_none_away() -> None:
     with process(PROGRAMS["fork"]) as parent, Session(Here(), max_live=1) as session:
         assert line_of(parent) == "full"
-        waiting = waits(session)
-        waiting.cancel()
+        waits(session).cancel()
         assert parent.stdin is not None
         parent.stdin.write("\n")
         parent.stdin.flush()
@@ -346,8 +343,7 @@ def test_a_detached_sandbox_counts_until_its_session_is_closed() -> None:
     provider = Here()
     with Session(provider, max_live=1) as session:
         detached = session.sandbox(detach=True).start().result(60)
-        waiting = waits(session)
-        waiting.cancel()
+        waits(session).cancel()
     with Session(provider, max_live=1) as session:
         session.adopt(detached).result(60)
 

@@ -129,8 +129,7 @@ PAGE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
 
 def test_architecture_has_the_table_of_states() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| (.*?)\|$", PAGE.read_text(), re.MULTILINE)
-    written = {name: set(re.findall(r"`([A-Z_]+)`", names)) for name, names in rows}
-    assert written == {
+    assert {name: set(re.findall(r"`([A-Z_]+)`", names)) for name, names in rows} == {
         state.name: {each.name for each in following} for state, following in TRANSITIONS.items()
     }
 

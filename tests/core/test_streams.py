@@ -54,8 +54,7 @@ def test_output_over_the_limit_keeps_its_head_and_tail(limit: int | None, larges
 @pytest.mark.parametrize(("text", "expected"), LINES)
 @pytest.mark.parametrize("largest", [1, 2, 100])
 def test_a_line_over_the_maximum_is_cut(text: str, expected: list[str], largest: int) -> None:
-    stream = fed(None, *cut(text.encode(), largest, seed=1))
-    assert list(stream.lines(max_length=4)) == expected
+    assert list(fed(None, *cut(text.encode(), largest, seed=1)).lines(max_length=4)) == expected
 
 
 def test_a_line_without_an_end_is_never_held_whole() -> None:

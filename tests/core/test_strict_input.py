@@ -173,8 +173,7 @@ MISTAKES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("mistakes.toml
 @pytest.mark.parametrize("name", MISTAKES["calls"])
 def test_a_mistake_names_its_remedy(session: Session, name: str) -> None:
     row = MISTAKES["calls"][name]
-    says = row.get("matches") or re.escape(row["says"])
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=row.get("matches") or re.escape(row["says"])):
         make(row["call"], session, session.sandbox(), None)
 
 

@@ -72,8 +72,7 @@ def test_a_declared_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [0, 1, 511, 512, 700, 1024, 1536])
 def test_a_truncated_or_broken_archive_is_refused(tmp_path: Path, cut: int) -> None:
     whole = archive(lambda tar: add(tar, "file", b"x" * 600))
-    said = "ends too early" if cut else "broken archive"
-    with pytest.raises(SandboxFileError, match=said):
+    with pytest.raises(SandboxFileError, match="ends too early" if cut else "broken archive"):
         receive(Sent([whole[:cut] or b"not a tar" * 100]), tmp_path)
 
 
@@ -85,8 +84,7 @@ def test_valid_archives_of_every_format_are_accepted(tmp_path: Path, form: int) 
         for name in names:
             add(tar, name, os.fsencode(name))
 
-    whole = archive(build, form)
-    assert receive(Sent([whole]), tmp_path).files == len(names)
+    assert receive(Sent([archive(build, form)]), tmp_path).files == len(names)
     for name in names:
         assert os.fsencode(name) == Path(tmp_path, name).read_bytes()
 

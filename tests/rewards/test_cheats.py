@@ -22,10 +22,9 @@ def test_a_cheat_has_the_same_verdict_in_a_reset_sandbox() -> None:
     tried = [each for each in in_turn(1) if each[2] not in each[0].slow][::12]
 
     def told(reset: bool) -> dict[Key, tuple[object, ...]]:
-        verdicts = try_all("local", HostCompare, tried, reset=reset)
         return {
             key: (each.outcome, each.score, each.attributable_to, each.trust)
-            for key, each in verdicts.items()
+            for key, each in try_all("local", HostCompare, tried, reset=reset).items()
         }
 
     assert told(reset=True) == told(reset=False)

@@ -28,8 +28,7 @@ def test_a_submission_that_ends_the_agent_is_scored() -> None:
         return await HostCompare(limits).grade(session, code, CASES)
 
     async def run() -> dict[str, Verdict]:
-        machines = Machines(OWN_FOLDERS)
-        async with Session(machines, max_concurrency=3) as session:
+        async with Session(Machines(OWN_FOLDERS), max_concurrency=3) as session:
             tasks = {
                 name: asyncio.create_task(graded(session, body))
                 for name, body in {**HOSTILE, "honest": "return x + 1"}.items()

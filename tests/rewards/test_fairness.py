@@ -130,8 +130,7 @@ async def watch_frozen(limits: Limits, seconds: float) -> ProcessResult | Verdic
 
 
 async def test_a_frozen_sandbox_is_masked() -> None:
-    limits = Limits(timeout=1, wall=2, deadline=6)
-    verdict = await watch_frozen(limits, 3600)
+    verdict = await watch_frozen(Limits(timeout=1, wall=2, deadline=6), 3600)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
 

@@ -87,8 +87,7 @@ def nothing_left(session: Session) -> Iterator[None]:
 
 async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
     await sandbox.exec(["cat", f"{ARTEFACT}/answer"], check=True, timeout=1)
-    text = (await sandbox.read_file(f"{ARTEFACT}/answer", max_bytes=1000)).decode()
-    passed = text == "42"
+    passed = (await sandbox.read_file(f"{ARTEFACT}/answer", max_bytes=1000)).decode() == "42"
     return Verdict(Outcome.PASSED if passed else Outcome.FAILED, float(passed))
 
 
@@ -173,8 +172,7 @@ def test_trl_ends_with_a_verdict(
             trace = environment._trace
             about: dict[str, Any] = {"group": 0, "member": 0, "tokens": {}, "prompt": ""}
             about |= {name: getattr(trace, name) for name in ("seconds", "turns", "calls")}
-            made_of = RolloutRecord(verdict=verdict, reward=None, **about)
-            json.dumps(made_of.json()).encode()
+            json.dumps(RolloutRecord(verdict=verdict, reward=None, **about).json()).encode()
             is_the_policys(verdict)
 
 
@@ -184,10 +182,9 @@ def test_grpo_ends_with_a_verdict(
     session: Session, left: list[str], called: list[tuple[str, Any]], odd: Any
 ) -> None:
     messages: list[Any] = [{"name": name, "arguments": wanted} for name, wanted in called]
-    first = {"name": "bash", "arguments": {"command": script(left)}}
     turns = [
         "".join(f"<tool_call>{json.dumps(m)}</tool_call>" for m in each)
-        for each in ([first], [*messages, odd])
+        for each in ([{"name": "bash", "arguments": {"command": script(left)}}], [*messages, odd])
     ]
     more = ["rollout.max_turns=3", "rollout.max_completion_tokens=20000"]
     more += ["engine.max_model_tokens=40000", "optimizer.max_tokens_per_row=40000"]

@@ -37,8 +37,7 @@ def test_partial_scores_count_what_a_judge_runs() -> None:
     code = "def f(x): return x if x < 3 else 0"
     lines = [f"assert f({n}) > {n - 1}" for n in range(1, 5)] + ["assert f(1) == 1"]
     grader = HostCompare(LIMITS, partial=True)
-    verdicts = grade_all("local", grader, [("it", code, {"test_list": lines})])
-    assert verdicts["it"].score == 3 / 5
+    assert grade_all("local", grader, [("it", code, {"test_list": lines})])["it"].score == 3 / 5
 
 
 async def test_one_judge_serves_many_submissions_and_is_replaced_when_it_is_lost() -> None:

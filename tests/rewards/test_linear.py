@@ -47,8 +47,7 @@ def between(before: str, piece: str, after: str) -> Callable[[int], str]:
 
 def falling(size: int) -> str:
     """Fences of which none closes another, each shorter than the one before, and then lines."""
-    fences = "".join(f"{'`' * (502 - number)}\n" for number in range(500))
-    return fences + again("x\n")(size)
+    return "".join(f"{'`' * (502 - number)}\n" for number in range(500)) + again("x\n")(size)
 
 
 def shifted(size: int) -> str:
@@ -107,8 +106,7 @@ def same(before: str, item: str, after: str, expected: str) -> Callable[[int], t
     """A claim of so many items, compared with one as large that ends in another way."""
 
     def make(size: int) -> tuple[str, Any]:
-        count = (size - len(before) - len(after)) // (len(item) + 1)
-        items = f"{item}," * count
+        items = f"{item}," * ((size - len(before) - len(after)) // (len(item) + 1))
         return f"{before}{items}{item}{after}", json.loads(f"{before}{items}{expected}{after}")
 
     return make

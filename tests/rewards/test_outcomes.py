@@ -52,7 +52,5 @@ def test_a_hostile_submission_is_scored_beside_others(
     submissions.insert(len(submissions) // 2, ("honest", GOOD, task))
     limits = Limits(timeout=2.0, wall=4.0, deadline=200.0, memory_mb=192, retries=1)
     verdicts = grade_all(where, HostCompare(limits), submissions, in_turn=in_turn)
-    masked = [each for each in verdicts.values() if each.attributable_to != "policy"]
-    assert masked == []
-    passed = {n for n, verdict in verdicts.items() if verdict.outcome is Outcome.PASSED}
-    assert passed == {"honest"}
+    assert [each for each in verdicts.values() if each.attributable_to != "policy"] == []
+    assert {n for n, verdict in verdicts.items() if verdict.outcome is Outcome.PASSED} == {"honest"}

@@ -77,8 +77,7 @@ async def test_a_submission_that_waits_for_a_fresh_sandbox_is_not_masked() -> No
 
 async def test_a_stalled_queue_ends() -> None:
     async with Session(FakeProvider(), max_concurrency=1) as session, session.sandbox():
-        grader = HostCompare(Limits(timeout=0.2, deadline=0.5))
-        verdict = await grader.grade(session, RIGHT, TASK)
+        verdict = await HostCompare(Limits(timeout=0.2, deadline=0.5)).grade(session, RIGHT, TASK)
     assert verdict.detail == "no answer within deadline=0.5 s"
 
 
@@ -107,8 +106,7 @@ async def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
 async def test_slowness_in_the_judge_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_judged, "_JUDGE_SECONDS", 2)
     codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
-    limits = Limits(timeout=1.0, wall=3.0, deadline=120)
-    verdicts = await grade_batch(codes, limits, UNIQUE, 1)
+    verdicts = await grade_batch(codes, Limits(timeout=1.0, wall=3.0, deadline=120), UNIQUE, 1)
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED], verdicts
 
 

@@ -102,7 +102,5 @@ def try_all(
 def refused(verdicts: Mapping[Key, Verdict]) -> None:
     """Check that none was accepted, and that each is the policy's doing."""
     assert verdicts
-    accepted = sorted(str(key) for key, each in verdicts.items() if each.score != 0)
-    assert accepted == []
-    excused = {key: each.detail for key, each in verdicts.items() if each.reward is None}
-    assert excused == {}
+    assert sorted(str(key) for key, each in verdicts.items() if each.score != 0) == []
+    assert {key: each.detail for key, each in verdicts.items() if each.reward is None} == {}

@@ -67,8 +67,7 @@ def raw(name: str, kind: bytes, size: int, data: bytes = b"", *, base256: bool =
 
 def bomb(size: int) -> bytes:
     piece = gzip.compress(bytes(1 << 24), 9)
-    head = raw("bomb", tarfile.REGTYPE, size, base256=True)
-    return gzip.compress(head) + piece * (size >> 24)
+    return gzip.compress(raw("bomb", tarfile.REGTYPE, size, base256=True)) + piece * (size >> 24)
 
 
 WRONG: list[Any] = [[], "text", 7, True, None]

@@ -128,8 +128,7 @@ def docker(*argv: str) -> str:
 def session(url: str | None, image: str, mode: str) -> Session:
     if mode == "gvisor":
         require_gvisor()
-    provider = DockerProvider(base_url=url)
-    return Session(provider, image=image, start_timeout=PATIENCE, **MODES[mode])
+    return Session(DockerProvider(base_url=url), image=image, start_timeout=PATIENCE, **MODES[mode])
 
 
 def shown(sandbox: Sandbox, *argv: str, check: bool = True) -> str:
@@ -224,8 +223,7 @@ def test_root_can_neither_move_nor_replace_the_agent(built: Built, far: str, mod
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_python_that_jobs_are_forked_from_is_never_root(built: Built, mode: str) -> None:
-    image = Image(files={PYTHON: EVIL_PYTHON})
-    with session(None, built(image), mode) as owner:
+    with session(None, built(Image(files={PYTHON: EVIL_PYTHON})), mode) as owner:
         if mode == "gvisor":  # which has no ambient capabilities
             with pytest.raises(CommandStartError, match="invalid argument"):
                 owner.sandbox(interpreter=Interpreter()).start().result(PATIENCE)

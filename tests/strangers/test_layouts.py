@@ -217,8 +217,7 @@ async def test_the_variables_of_an_image_that_are_accepted_reach_the_sandbox(
     provider: LocalProvider, tmp_path: Path, layer: bytes
 ) -> None:
     env = ["EMPTY=", "EQUALS=a=b", "LINES=a\nb", "TEXT=é", f"LONG={'x' * 100_000}"]
-    path = Layout([layer], env=env).folder(tmp_path / "image")
-    box = await make(provider, image=str(path))
+    box = await make(provider, image=str(Layout([layer], env=env).folder(tmp_path / "image")))
     run = await box.sh('echo "$EQUALS,$LINES,$TEXT,${#LONG},${EMPTY-unset}"')
     assert run.stdout == "a=b,a\nb,é,100000,\n", run.stderr
 

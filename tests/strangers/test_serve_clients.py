@@ -45,8 +45,7 @@ def _ask(url: str, secret: str, method: str, path: str, body: object = None) -> 
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     made = http.client.HTTPConnection(parts.hostname, parts.port, timeout=DEADLINE)
     with contextlib.closing(made) as connection:
-        data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, headers)
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         return answer.status, answer.read().decode(errors="replace")
 

@@ -65,8 +65,7 @@ def hostile(outside: Path, kind: str) -> list[Any]:
 @pytest.mark.parametrize("kind", [*ARCHIVES, *CASES["archives"]])
 def test_a_hostile_archive_reaches_nothing(tmp_path: Path, outside: Path, kind: str) -> None:
     tests = [(member("t/tests/test.sh"), b"true")] if "linked tests" not in kind else []
-    archive = tar([*tests, *hostile(outside, kind)])
-    (tmp_path / "tasks.tar.gz").write_bytes(gzip.compress(archive))
+    (tmp_path / "tasks.tar.gz").write_bytes(gzip.compress(tar([*tests, *hostile(outside, kind)])))
     before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
     with in_time(), pytest.raises(ConfigurationError):
         load_tasks(tmp_path / "tasks.tar.gz")

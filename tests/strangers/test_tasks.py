@@ -26,11 +26,10 @@ IMAGES = CASES["images"]
 @pytest.mark.parametrize("where", ["image.txt", "task.toml", "Dockerfile", "harbor"])
 def test_an_image_that_is_no_registry_s_is_refused(tmp_path: Path, image: str, where: str) -> None:
     quoted = "".join(f"\\U{ord(letter):08x}" for letter in image)
-    settings = {"task.toml": f'[environment]\ndocker_image = "{quoted}"\n'}
     files = {
         "image.txt": {"image.txt": image + "/x" * (image == "debian\n")},
         "Dockerfile": {"environment/Dockerfile": f"FROM {image}"},
-    }.get(where, settings)
+    }.get(where, {"task.toml": f'[environment]\ndocker_image = "{quoted}"\n'})
     load = load_harbor if where == "harbor" else load_task
     folder = write(tmp_path / "task", **{"task.toml": "", **files})
     if where == "Dockerfile" and image in ("debian\n", "debian --privileged"):
@@ -154,8 +153,7 @@ def test_a_name_that_a_terminal_would_obey_is_refused(tmp_path: Path, name: str)
 
 
 def test_what_a_task_may_have_is_bounded_by_the_session(tmp_path: Path) -> None:
-    toml = "[environment]\nmemory_mb = 1000\n"
-    task = load_task(write(tmp_path / "one", **{"task.toml": toml}))
+    task = load_task(write(tmp_path / "one", **{"task.toml": "[environment]\nmemory_mb = 1000\n"}))
     with Session("local", memory_mb=1000) as session:
         assert make_sandbox(session, task).spec.memory_mb == 1000
     refused = pytest.raises(ConfigurationError, match="task 'one' asks for memory_mb=1000")

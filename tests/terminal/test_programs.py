@@ -21,8 +21,7 @@ def begun(terminal: Terminal, command: str, mark: str, seconds: float) -> None:
 
 def test_a_deadline_returns_partial_output_and_the_command_continues(terminal: Terminal) -> None:
     waits = "until test -e /tmp/go; do sleep 0.05; done; rm /tmp/go"
-    script = f"echo begun; {waits}; echo done; (exit 6)"
-    first = terminal.run(script, timeout=0.5).result()
+    first = terminal.run(f"echo begun; {waits}; echo done; (exit 6)", timeout=0.5).result()
     assert (first.running, first.returncode) == (True, None)
     output = first.output
     if not output:  # on a busy machine it may take longer
@@ -67,8 +66,7 @@ def test_python_can_be_used_interactively(terminal: Terminal) -> None:
     assert terminal.expect(">>> ", timeout=SECONDS).result().match
     terminal.send("x = 6 * 7\nx\n").result()
     assert "42\n" in terminal.expect("42\n>>> ", timeout=SECONDS).result().output
-    nothing = terminal.expect("WON'T COME", timeout=0.1).result()
-    assert nothing == Expected("", None)
+    assert terminal.expect("WON'T COME", timeout=0.1).result() == Expected("", None)
     terminal.send("print('go', 'on') or exec('while True: pass')\n").result()
     assert terminal.expect("go on\n", timeout=SECONDS).result().match
     assert terminal.interrupt(timeout=0.5).result().running
@@ -79,8 +77,7 @@ def test_python_can_be_used_interactively(terminal: Terminal) -> None:
 
 def test_output_that_arrived_between_calls_is_read(terminal: Terminal) -> None:
     terminal.send("printf 'x\\377y'; printf END\n").result()
-    found = terminal.expect("x.y", timeout=SECONDS).result()
-    assert found.output == "x\ufffdy"
+    assert terminal.expect("x.y", timeout=SECONDS).result().output == "x\ufffdy"
     terminal.wait(timeout=SECONDS).result()
     terminal.send("echo here\n").result()
     assert terminal.expect("here", timeout=SECONDS).result().match
@@ -91,8 +88,7 @@ def test_output_that_arrived_between_calls_is_read(terminal: Terminal) -> None:
 async def test_coroutines_and_a_wait_that_is_cancelled() -> None:
     async with Session(FakeProvider()) as session, session.sandbox().terminal() as terminal:
         box = terminal._sandbox
-        running = terminal.run("sleep 0.5; touch done; sleep 78")
-        waiting = asyncio.ensure_future(_await(running))
+        waiting = asyncio.ensure_future(_await(terminal.run("sleep 0.5; touch done; sleep 78")))
         while not terminal.running:
             await asyncio.sleep(0.01)
         waiting.cancel()

@@ -65,8 +65,7 @@ def test_the_other_graders_refuse_keys_that_they_ignore(grader: Grader) -> None:
 
 
 def test_columns_of_known_data_sets_are_accepted() -> None:
-    lines = (DATA / "mbpp_500.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = [json.loads(line) for line in (DATA / "mbpp_500.jsonl").read_text().splitlines()]
     rows += [problem.row for problem in of_folder("humaneval_shaped")]
     rows.append({**ROW, "text": "Write f", "code": "", "challenge_test_list": [], "task_id": 7})
     rows.append({**ROW, "source_file": "a", "prompt": "Write f", "test_imports": []})
@@ -90,10 +89,8 @@ def test_empty_columns_count_as_absent() -> None:
 
 
 def test_a_case_has_tolerances_of_its_own() -> None:
-    task = {"strict": False, "rel_tol": 0.5}
-    assert comparison_of(task, {"rel_tol": 0.0, "abs_tol": 1}) == comparison_of(
-        {"strict": False, "abs_tol": 1.0}
-    )
+    own = comparison_of({"strict": False, "rel_tol": 0.5}, {"rel_tol": 0.0, "abs_tol": 1})
+    assert own == comparison_of({"strict": False, "abs_tol": 1.0})
     near = {"args": [1.0], "expected": 1.01}
     loose = {"entry_point": "f", "cases": [{**near, "rel_tol": 0.1}]}
     exact = {"entry_point": "f", "rel_tol": 0.1, "cases": [{**near, "rel_tol": 0.0}]}

@@ -31,8 +31,7 @@ def test_lines_and_cases_have_names_and_a_first_answer() -> None:
 
 
 def test_all_known_classes_of_cheats_are_generated() -> None:
-    names = names_of({"tests": TESTS}, BANK)
-    made = {each.name: each.code for each in cheats(names, BANK)}
+    made = {each.name: each.code for each in cheats(names_of({"tests": TESTS}, BANK), BANK)}
     assert {*GIVEN["cheats"]} <= made.keys()
     for code in made.values():
         ast.parse(code)
@@ -46,8 +45,7 @@ def test_a_reference_is_found_in_the_columns_of_known_data_sets() -> None:
     assert reference_of(body) == "def f(x):\n    return x\n"
     whole = {**body, "canonical_solution": "def f(x):\n    return x\n"}
     assert reference_of(whole) == whole["canonical_solution"]
-    messages = {**body, "prompt": [{"role": "user", "content": "Write f"}]}
-    assert reference_of(messages) is None
+    assert reference_of({**body, "prompt": [{"role": "user", "content": "Write f"}]}) is None
     assert reference_of({"code": "a = 1", "text": "Write it"}) == "a = 1"
     assert reference_of({"answer": "b = 1", "code": "a = 1"}, "answer") == "b = 1"
     assert reference_of({"code": "a = 1"}, "answer") is None

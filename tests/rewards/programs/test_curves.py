@@ -30,10 +30,9 @@ def test_groups_without_a_reward_have_no_pass_at_k() -> None:
 def test_part_curves_are_means_over_the_policys_verdicts_with_cases() -> None:
     right = Part("1", Outcome.PASSED, 1.0, weight=3.0, processor_seconds=0.2)
     late = Part("2", Outcome.TIMEOUT, 0.0, processor_seconds=1.0)
-    unmeasured = Part("1", Outcome.PASSED, 1.0)
     verdicts = [
         Verdict(Outcome.TIMEOUT, 0.75, parts=(right, late)),
-        Verdict(Outcome.PASSED, 1.0, parts=(unmeasured,)),
+        Verdict(Outcome.PASSED, 1.0, parts=(Part("1", Outcome.PASSED, 1.0),)),
         Verdict(Outcome.FAILED, 0.0),
         Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "lost", parts=(late,)),
     ]

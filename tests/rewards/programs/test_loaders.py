@@ -82,8 +82,7 @@ def test_every_layout_is_graded(tasks: dict[str, Any], provider: str) -> None:
 
 
 def test_limits_are_read(tasks: dict[str, Any]) -> None:
-    found = {name: (t.get("time_limit"), t.get("memory_limit_mb")) for name, t in tasks.items()}
-    assert found == {
+    assert {name: (t.get("time_limit"), t.get("memory_limit_mb")) for name, t in tasks.items()} == {
         "live_code_bench": (None, None),
         "code_contests": (1.5, 256),
         "code_contests_plus": (2, None),

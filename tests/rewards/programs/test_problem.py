@@ -31,8 +31,7 @@ def test_a_task_may_have_columns_files_and_judges(name: str) -> None:
 
 
 def test_an_interactor_may_be_a_program() -> None:
-    task = {"cases": [{"stdin": "7"}], "interactor": JudgeProgram("int main() {}")}
-    Program("c").validate(task)
+    Program("c").validate({"cases": [{"stdin": "7"}], "interactor": JudgeProgram("int main() {}")})
 
 
 @pytest.mark.parametrize(("name", "options"), GIVEN["options"], ids=str)
