@@ -1,25 +1,22 @@
 """A command that is sent along with its sandbox's start: at most once, and never for a caller who gave up."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 
-import anyio
 import pytest
 
 from sandboxkit import OutcomeUnknownError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.provider import FirstCommand
-from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.types import Command, Exit, Output, SandboxSpec
-from tests.pool.providers import on_the_loop
+from tests.pool.providers import Gated, on_the_loop
 
 
-class Eager(FakeProvider):
+class Eager(Gated):
     """It sends a first command along, and holds each creation from then on until it is let go."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(at_end=True)
         self.sent: list[tuple[str, ...]] = []
         """The commands that were sent along."""
         self.executed: list[tuple[str, ...]] = []
@@ -27,26 +24,16 @@ class Eager(FakeProvider):
         self.fails: Exception | None = None
         self.refuses = False
         """Whether a failed start proves that the command did not run."""
-        self.creates = 0
-        self.entered = threading.Semaphore(0)
-        self.gate = asyncio.Event()
 
     async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
-        self.creates += 1
+        if first.claim():
+            self.sent.append(first.command.argv)
         sandbox_id = await self.create(spec)
-        try:
-            if first.claim():
-                self.sent.append(first.command.argv)
-            self.entered.release()
-            await self.gate.wait()
-            if self.fails is not None:
-                if self.refuses:
-                    first.refuted()
-                raise self.fails
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.delete(sandbox_id)
-            raise
+        if self.fails is not None:
+            await self.delete(sandbox_id)
+            if self.refuses:
+                first.refuted()
+            raise self.fails
         return sandbox_id
 
     async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
@@ -73,7 +60,7 @@ def session(provider: Eager) -> Iterator[Session]:
 
 
 def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provider: Eager) -> None:
-    on_the_loop(provider.gate.set)
+    provider.open()
     sandbox = session.sandbox()
     for text in ("1", "2"):
         assert sandbox.exec(["echo", text]).result(60).stdout == f"{text}\n"
@@ -82,6 +69,7 @@ def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provi
 
 
 def test_nothing_is_sent_along_before_files_are_written(session: Session, provider: Eager) -> None:
+    provider.open()
     sandbox = session.sandbox(files={"/workspace/a": b"1"})
     assert sandbox.exec(["cat", "/workspace/a"]).result(60).stdout == "1"
     assert provider.sent == []
@@ -94,7 +82,7 @@ def test_a_failed_start_says_whether_the_command_may_have_run(
     provider.fails = ProviderUnavailableError("the connection broke", provider="fake")
     provider.refuses = refuses
     first = session.sandbox().exec(["true"])
-    on_the_loop(provider.gate.set)
+    provider.open()
     error = ProviderUnavailableError if refuses else OutcomeUnknownError
     with pytest.raises(error, match="connection broke"):
         first.result(60)
@@ -110,7 +98,7 @@ def test_a_command_that_shares_a_failed_start_is_not_sent(
     assert provider.entered.acquire(timeout=60)
     second = sandbox.exec(["echo", "second"])
     shares_the_start(sandbox, callers=2)
-    on_the_loop(provider.gate.set)
+    provider.open()
     with pytest.raises(OutcomeUnknownError):
         first.result(60)
     with pytest.raises(ProviderUnavailableError):
@@ -129,7 +117,7 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
     first.cancel()
     # The other caller gets a sandbox in which nothing has run, and its own command is sent along.
     assert provider.entered.acquire(timeout=60)
-    on_the_loop(provider.gate.set)
+    provider.open()
     assert second.result(60).stdout == "second\n"
     assert provider.creates == 2
     assert provider.sent == [("echo", "first"), ("echo", "second")]
@@ -169,7 +157,7 @@ def test_a_caller_may_give_up_at_any_moment_around_the_end_of_the_start(
 
 
 def test_a_command_whose_caller_gave_up_before_the_start_is_not_sent(provider: Eager) -> None:
-    on_the_loop(provider.gate.set)
+    provider.open()
     with Session(provider, max_concurrency=1) as session:
         other = session.sandbox().start().result(60)
         sandbox = session.sandbox()

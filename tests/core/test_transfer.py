@@ -1,32 +1,16 @@
 """Downloads from a hostile sandbox never leave the target folder."""
 
-import io
 import os
 import tarfile
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, SandboxFileError
 from sandboxkit.transfers._archive import DownloadLimits, Transfer, pack, unpack
-
-Build = Callable[[tarfile.TarFile], None]
-
-
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
-) -> tarfile.TarInfo:
-    result = tarfile.TarInfo(name)
-    result.type, result.linkname, result.size, result.mode = kind, link, size, 0o6777
-    return result
-
-
-def archive(build: Build, form: int = tarfile.PAX_FORMAT) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
-        build(tar)
-    return buffer.getvalue()
+from tests.strangers.layouts import member, tar
 
 
 class Sent:
@@ -53,22 +37,20 @@ def receive(
     )
 
 
-def download(build: Build, target: Path, limits: DownloadLimits = LIMITS) -> Transfer:
-    data = archive(build)
+# Any: members of an archive, with or without content.
+def download(members: Iterable[Any], target: Path, limits: DownloadLimits = LIMITS) -> Transfer:
+    data = tar(members)
     pieces = [data[start : start + 1000] for start in range(0, len(data), 1000)]
     return receive(Sent(pieces), target, limits=limits)
 
 
-def add(tar: tarfile.TarFile, name: str, data: bytes = b"x") -> None:
-    tar.addfile(member(name, size=len(data)), io.BytesIO(data))
+def file(name: str, data: bytes = b"x") -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, mode=0o6777), data
 
 
 def test_files_and_folders_arrive_without_setuid(tmp_path: Path) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        tar.addfile(member("a", tarfile.DIRTYPE))
-        add(tar, "a/b.txt", b"hello")
-
-    assert download(build, tmp_path) == Transfer(1, 5, ())
+    members = [member("a", tarfile.DIRTYPE, mode=0o6777), file("a/b.txt", b"hello")]
+    assert download(members, tmp_path) == Transfer(1, 5, ())
     assert (tmp_path / "a/b.txt").read_bytes() == b"hello"
     assert (tmp_path / "a/b.txt").stat().st_mode & 0o7777 == 0o755
 
@@ -77,7 +59,7 @@ def test_files_and_folders_arrive_without_setuid(tmp_path: Path) -> None:
 def test_names_outside_the_target_are_refused(tmp_path: Path, name: str) -> None:
     target = tmp_path / "target"
     with pytest.raises(SandboxFileError, match="leads out"):
-        download(lambda tar: add(tar, name), target)
+        download([file(name)], target)
     assert [path.name for path in tmp_path.rglob("*")] == ["target"]
 
 
@@ -92,11 +74,7 @@ def test_names_outside_the_target_are_refused(tmp_path: Path, name: str) -> None
     ],
 )
 def test_links_and_specials_are_skipped_and_named(tmp_path: Path, kind: bytes, link: str) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        add(tar, "ok")
-        tar.addfile(member("odd", kind, link))
-
-    assert download(build, tmp_path).skipped == ("odd",)
+    assert download([file("ok"), member("odd", kind, link)], tmp_path).skipped == ("odd",)
     assert [path.name for path in tmp_path.iterdir()] == ["ok"]
 
 
@@ -109,22 +87,19 @@ def test_a_link_that_was_there_before_is_replaced_and_not_followed(tmp_path: Pat
     (outside / "f").write_text("mine")
     (outside / "way").mkdir()
     with pytest.raises(SandboxFileError, match="refused"):
-        download(lambda tar: add(tar, "way/in"), target)
+        download([file("way/in")], target)
     assert list((outside / "way").iterdir()) == []
-    download(lambda tar: add(tar, "f", b"theirs"), target)
+    download([file("f", b"theirs")], target)
     assert (outside / "f").read_text() == "mine"
     assert (target / "f").read_text() == "theirs"
 
 
 def test_size_and_count_are_capped(tmp_path: Path) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        for number in range(4):
-            add(tar, str(number), b"x" * 3)
-
+    members = [file(str(number), b"x" * 3) for number in range(4)]
     for limits, named in ((DownloadLimits(11, 9), "bytes=11"), (DownloadLimits(99, 3), "files=3")):
         with pytest.raises(SandboxFileError, match=f"max_{named}"):
-            download(build, tmp_path, limits)
-    download(build, tmp_path, DownloadLimits(12, 4))
+            download(members, tmp_path, limits)
+    download(members, tmp_path, DownloadLimits(12, 4))
 
 
 def test_an_abandoned_packing_ends_without_an_error(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from sandboxkit import Operation, SandboxFileError, Session, _exec_files
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
-from tests.core.test_transfer import Sent, add, archive, receive
+from tests.core.test_transfer import Sent, file, receive
+from tests.strangers.layouts import tar
 
 MB = 1 << 20
 PEAK = 16 * MB
@@ -71,7 +72,7 @@ def test_a_declared_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 511, 512, 700, 1024, 1536])
 def test_a_truncated_or_broken_archive_is_refused(tmp_path: Path, cut: int) -> None:
-    whole = archive(lambda tar: add(tar, "file", b"x" * 600))
+    whole = tar([file("file", b"x" * 600)])
     with pytest.raises(SandboxFileError, match="ends too early" if cut else "broken archive"):
         receive(Sent([whole[:cut] or b"not a tar" * 100]), tmp_path)
 
@@ -80,41 +81,30 @@ def test_a_truncated_or_broken_archive_is_refused(tmp_path: Path, cut: int) -> N
 def test_valid_archives_of_every_format_are_accepted(tmp_path: Path, form: int) -> None:
     names = ["a" * 99, "b/" * 60 + "deep", "c" * 255, "new\nline", "\udcff\udcfe", "ü", " ", "x=1"]
 
-    def build(tar: tarfile.TarFile) -> None:
-        for name in names:
-            add(tar, name, os.fsencode(name))
-
-    assert receive(Sent([archive(build, form)]), tmp_path).files == len(names)
+    whole = tar([file(name, os.fsencode(name)) for name in names], form)
+    assert receive(Sent([whole]), tmp_path).files == len(names)
     for name in names:
         assert os.fsencode(name) == Path(tmp_path, name).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "/".join(["y" * 99] * 40), "z/" * 65 + "z", "f/g"])
 def test_an_impossible_name_is_refused(tmp_path: Path, name: str) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        add(tar, "f")
-        add(tar, name)
-
     target = tmp_path / "target"
     with pytest.raises(SandboxFileError):
-        receive(Sent([archive(build)]), target)
+        receive(Sent([tar([file("f"), file(name)])]), target)
     shutil.rmtree(target)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_file_that_became_something_else_is_refused(tmp_path: Path, count: int) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        for number in range(count):
-            add(tar, f"{number}")
-
-    whole = archive(build)
+    whole = tar(file(f"{number}") for number in range(count))
     with pytest.raises(SandboxFileError, match="not this one file"):
         receive(Sent([whole]), tmp_path / "file", single=True)
 
 
 def test_a_full_disk_on_the_host_is_not_the_sandboxs_error(tmp_path: Path) -> None:
-    whole = archive(lambda tar: add(tar, "file"))
+    whole = tar([file("file")])
     (tmp_path / "file").write_bytes(b"in the way of a folder")
     with pytest.raises(OSError, match=r"File exists|Not a directory") as caught:
         receive(Sent([whole]), tmp_path / "file" / "below")
@@ -130,13 +120,9 @@ def test_a_full_disk_on_the_host_is_not_the_sandboxs_error(tmp_path: Path) -> No
 def test_a_mangled_archive_is_refused_or_stays_below_its_target(
     tmp_path: Path, seed: int, flips: int, cut: int
 ) -> None:
-    def build(tar: tarfile.TarFile) -> None:
-        add(tar, "a/" * 20 + "long" * 30, b"x" * 700)
-        add(tar, "\udcff" * 120)
-        add(tar, "b", b"")
-
+    members = [file("a/" * 20 + "long" * 30, b"x" * 700), file("\udcff" * 120), file("b", b"")]
     numbers = random.Random(seed)
-    whole = bytearray(archive(build, numbers.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])))
+    whole = bytearray(tar(members, numbers.choice([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])))
     for _ in range(flips):
         whole[numbers.randrange(len(whole))] = numbers.randrange(256)
     if numbers.random() < 0.7:  # else every header's sum is wrong, and nothing else is seen

@@ -151,11 +151,9 @@ def test_magics_need_ipykernel(kept: Kernel) -> None:
         assert result.error.name == "SyntaxError"
 
 
-@pytest.mark.parametrize("kind", ["local-ipykernel", "local-own"], indirect=True)
-def test_open_figures_become_pictures(box: Sandbox, kind: str, kept: Kernel) -> None:
-    result = ran(
-        kept, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.figure();"
-    )
+def test_open_figures_become_pictures(kept: Kernel) -> None:
+    plots = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\nplt.figure();"
+    result = ran(kept, plots)
     assert result.png is not None
     assert result.png.startswith(b"\x89PNG")
     assert ran(kept, "plt.get_fignums()").text == "[]"

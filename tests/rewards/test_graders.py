@@ -1,6 +1,5 @@
 """What graders say about tasks, failures of the infrastructure, and their own weaknesses."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +16,8 @@ from sandboxkit.integrations.rewards import (
     Verdict,
     grade_in_fresh,
 )
-from sandboxkit.providers.local import LocalProvider
 from sandboxkit.testing import FakeProvider
-from sandboxkit.types import SandboxSpec
+from tests.pool.providers import Counting, Gated
 from tests.rewards.conftest import grade_all
 from tests.rewards.trials import HONEST, TESTS
 
@@ -46,56 +44,37 @@ def test_partial_scores_and_one_process_exclude_each_other() -> None:
         HostCompare(partial=True, together=True)
 
 
-class Flaky(LocalProvider):
-    def __init__(self, failures: int) -> None:
-        super().__init__()
-        self.failures = failures
-
-    async def create(self, spec: SandboxSpec) -> str:
-        if self.failures:
-            self.failures -= 1
-            raise ProviderUnavailableError("no answer", provider=self.name)
-        return await super().create(spec)
-
-
 @pytest.mark.parametrize(("failures", "outcome"), [(2, Outcome.PASSED), (3, Outcome.INFRA_ERROR)])
 async def test_an_outage_is_retried_and_then_masked(failures: int, outcome: Outcome) -> None:
-    async with Session(Flaky(failures)) as session:
+    outage = [ProviderUnavailableError("no answer")] * failures
+    async with Session(Counting(*outage)) as session:
         verdict = await HostCompare(LIMITS).grade(session, HONEST, {"test_list": TESTS[:1]})
     assert verdict.outcome is outcome
     assert (verdict.reward is None) == (outcome is Outcome.INFRA_ERROR)
 
 
-class Hanging(FakeProvider):
-    starting = 0
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.starting += 1
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.starting -= 1
-        raise AssertionError("unreachable")
+def all_undone(provider: Gated) -> bool:
+    return all(provider.undone.acquire(blocking=False) for _ in range(provider.creates))
 
 
 @pytest.mark.parametrize("grader", [HostCompare, ExitCode, PassRate])
 async def test_a_hung_start_is_undone(grader: Callable[[Limits], Grader]) -> None:
-    provider = Hanging()
+    provider = Gated()
     async with Session(provider) as session:
         task = {"test_list": TESTS[:1]}
         verdict = await grader(Limits(timeout=0.1, deadline=0.3)).grade(session, HONEST, task)
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert verdict.detail == "no answer within deadline=0.3 s"
-    assert provider.starting == 0
+    assert all_undone(provider)
 
 
 async def test_a_pristine_sandbox_that_does_not_start_times_out() -> None:
     async def grade(sandbox: Sandbox) -> Verdict:
         raise AssertionError("there is no sandbox")
 
-    provider = Hanging()
+    provider = Gated()
     async with Session(FakeProvider()) as ours, Session(provider) as theirs:
         agent = ours.sandbox(files={"/workspace/a": b""})
         made = await grade_in_fresh(agent, ["/workspace/a"], theirs.sandbox, grade, deadline=0.5)
     assert made.reward is None
-    assert provider.starting == 0
+    assert all_undone(provider)

@@ -12,12 +12,13 @@ import io
 import json
 import lzma
 import os
-import socket
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.strangers.tasks import put
 
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
 CANARY = b"the content of a private file\n"
@@ -217,21 +218,9 @@ def _replace(file: Path, layout: Path, how: str, what: str = "") -> None:
         os.link(file, layout.parent / "other")
         return
     file.unlink(missing_ok=True)
-    match how:
-        case "link":
-            file.symlink_to(file.name if what == "ITSELF" else what)
-        case "folder":
-            file.mkdir()
-        case "FIFO":
-            os.mkfifo(file)
-        case "socket":
-            here = os.open(file.parent, os.O_RDONLY)
-            with socket.socket(socket.AF_UNIX) as made:
-                made.bind(f"/proc/self/fd/{here}/{file.name}")
-            os.close(here)
-        case "text":
-            file.write_text(what)
-        case "gzip of an archive with another file":
-            file.write_bytes(gzip.compress(tar_of({"other": b"x"})))
-        case "itself and zeros":
-            file.write_bytes(data + bytes(512))
+    if how == "gzip of an archive with another file":
+        file.write_bytes(gzip.compress(tar_of({"other": b"x"})))
+    elif how == "itself and zeros":
+        file.write_bytes(data + bytes(512))
+    elif how != "nothing":
+        put(file.parent, layout, how, file.name, file.name if what == "ITSELF" else what)
