@@ -64,8 +64,7 @@ def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provi
     sandbox = session.sandbox()
     for text in ("1", "2"):
         assert sandbox.exec(["echo", text]).result(60).stdout == f"{text}\n"
-    assert provider.sent == [("echo", "1")]
-    assert provider.executed == [("echo", "1"), ("echo", "2")]
+    assert (provider.sent, provider.executed) == ([("echo", "1")], [("echo", "1"), ("echo", "2")])
 
 
 def test_nothing_is_sent_along_before_files_are_written(session: Session, provider: Eager) -> None:
@@ -119,8 +118,7 @@ def test_a_command_that_was_sent_for_a_caller_who_gave_up_ends_with_its_sandbox(
     assert provider.entered.acquire(timeout=60)
     provider.open()
     assert second.result(60).stdout == "second\n"
-    assert provider.creates == 2
-    assert provider.sent == [("echo", "first"), ("echo", "second")]
+    assert (provider.creates, provider.sent) == (2, [("echo", "first"), ("echo", "second")])
     assert provider.executed == [("echo", "second")]
 
 

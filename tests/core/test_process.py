@@ -83,8 +83,7 @@ def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str, monkeypatch: Patch
             process.result(60)
     assert not isinstance(unknown.value, errors.CommandTimeoutError)
     assert not unknown.value.retryable
-    assert unknown.value.stdout_bytes == b"so far"
-    assert unknown.value.stderr_bytes == b"and this"
+    assert (unknown.value.stdout_bytes, unknown.value.stderr_bytes) == (b"so far", b"and this")
     for ask in (lambda: process.returncode, process.poll):
         with pytest.raises(errors.OutcomeUnknownError, match="it may run on"):
             ask()

@@ -11,28 +11,13 @@ import time
 import tomllib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from sandboxkit import (
-    ConfigurationError,
-    Operation,
-    Process,
-    Sandbox,
-    Session,
-    _reconciler,
-    _waits,
-    wait,
-)
+from sandboxkit import Operation, Process, Sandbox, Session, _reconciler, _waits, errors, wait
 from sandboxkit._states import State
-from sandboxkit.errors import (
-    CapacityError,
-    NoRoomError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotFoundError,
-)
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from tests.pool.providers import Counting, Failing, Gated, Here, line_of, own_places
@@ -57,7 +42,7 @@ def test_a_sandbox_that_vanished_frees_its_room_whether_it_is_used_or_not(used: 
         sandbox = session.sandbox().start().result(SOON)
         vanish(session, sandbox)
         if used:
-            with pytest.raises(SandboxNotFoundError):
+            with pytest.raises(errors.SandboxNotFoundError):
                 sandbox.exec(TRUE).result(SOON)
             until(lambda: "has ended by itself" in repr(sandbox), "it is noticed", SOON)
         assert session.run(TRUE).result(SOON).returncode == 0
@@ -84,7 +69,7 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
         assert second.result(SOON).returncode == 0
         until(lambda: not provider._boxes, "both are gone", SOON)
         provider.failures = math.inf
-        with pytest.raises(SandboxError):
+        with pytest.raises(errors.SandboxError):
             session.sandbox(files={"/dev/null/no": b""}).start().result(SOON)
         assert provider._boxes
         provider.failures = 0
@@ -117,24 +102,22 @@ def test_remains_without_room_may_be_started_again_and_given_up() -> None:
 
 
 def limited(session: Session, limit: str, seconds: float) -> Process:
-    """Run a command of which one part has so long."""
-    if limit == "deadline":
-        return session.run(TRUE, deadline=seconds)
-    return session.run(TRUE, start_timeout=seconds)
+    options: dict[str, Any] = {limit: seconds}  # Any: an option of a run
+    return session.run(TRUE, **options)
 
 
 @pytest.mark.parametrize("limit", ["start_timeout", "deadline"])
 def test_a_timeout_without_room_names_who_holds_the_room(limit: str) -> None:
     with Session(FakeProvider(), max_concurrency=2) as session:
         held = [session.sandbox().start().result(SOON) for _ in range(2)]
-        with pytest.raises(NoRoomError) as raised:
+        with pytest.raises(errors.NoRoomError) as raised:
             limited(session, limit, 0.5).result(SOON)
         text = str(raised.value)
         assert all(str(each.id) in text for each in held)
         assert f"{limit}=0.5 s" in text
         assert "max_concurrency=2" in text
         assert re.search(r"runs \(for \d+ s, made at test_room\.py:\d+\)", text)
-        assert isinstance(raised.value, CapacityError)
+        assert isinstance(raised.value, errors.CapacityError)
         assert raised.value.retryable
         held[0].stop().result(SOON)
         assert limited(session, limit, SOON).result(SOON).returncode == 0
@@ -144,7 +127,9 @@ def test_a_timeout_without_room_names_who_holds_the_room(limit: str) -> None:
 def test_a_creation_that_is_too_slow_is_undone(limit: str) -> None:
     provider = Gated()
     with Session(provider, max_concurrency=1) as session:
-        with pytest.raises(ProviderUnavailableError, match=rf"did not start within {limit}=0\.5 s"):
+        with pytest.raises(
+            errors.ProviderUnavailableError, match=rf"did not start within {limit}=0\.5 s"
+        ):
             limited(session, limit, 0.5).result(SOON)
         assert provider.undone.acquire(timeout=SOON)
         assert not session._context.lives
@@ -153,17 +138,21 @@ def test_a_creation_that_is_too_slow_is_undone(limit: str) -> None:
 def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
     with Session("local") as session, session.sandbox() as sandbox:
         process = sandbox.exec(["sleep", "61"], timeout=60, deadline=0.5)
-        with pytest.raises(ProviderUnavailableError, match=r"was killed at its deadline=0\.5 s"):
+        with pytest.raises(
+            errors.ProviderUnavailableError, match=r"was killed at its deadline=0\.5 s"
+        ):
             process.result(SOON)
         left = sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).result(SOON)
         assert "sleep 61" not in left.stdout
 
 
 def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
-    with Session(Counting(*[CapacityError("quota of 5 reached") for _ in range(20)])) as session:
-        with pytest.raises(CapacityError):
+    with Session(
+        Counting(*[errors.CapacityError("quota of 5 reached") for _ in range(20)])
+    ) as session:
+        with pytest.raises(errors.CapacityError):
             session.run(TRUE).result(SOON)
-        with pytest.raises(NoRoomError, match="quota of 5 reached"):
+        with pytest.raises(errors.NoRoomError, match="quota of 5 reached"):
             session.run(TRUE, start_timeout=0.3).result(SOON)
 
 
@@ -171,13 +160,13 @@ def test_other_processes_and_other_sessions_are_named_with_their_places(own_plac
     code = "s = Session(Here(), max_live=1); s.sandbox().start().result(60); say('has'); input()"
     with process(code) as child, Session(Here(), max_live=1) as session:
         assert line_of(child) == "has"
-        with pytest.raises(NoRoomError, match=rf"process {child.pid} \(.*python.*\) has 1"):
+        with pytest.raises(errors.NoRoomError, match=rf"process {child.pid} \(.*python.*\) has 1"):
             session.run(TRUE, start_timeout=0.5).result(SOON)
         child.communicate("\n", timeout=SOON)
     with Session(Here(), max_live=1) as other, Session(Here(), max_live=1) as session:
         other.sandbox().start().result(SOON)
         of_this = r"max_live=1, of which this process has 1; this .* 0"
-        with pytest.raises(NoRoomError, match=of_this):
+        with pytest.raises(errors.NoRoomError, match=of_this):
             session.run(TRUE, start_timeout=0.5).result(SOON)
 
 
@@ -209,7 +198,7 @@ def test_a_wait_says_what_it_waits_for_and_a_long_one_is_logged_once(
 def test_a_start_whose_time_is_over_before_it_begins_raises_the_typed_error() -> None:
     with Session(FakeProvider(), max_concurrency=1) as session:
         sandbox = session.sandbox(start_timeout=1e-9)
-        with pytest.raises(SandboxError, match="start_timeout=1e-09 s"):
+        with pytest.raises(errors.SandboxError, match="start_timeout=1e-09 s"):
             sandbox.start().result(SOON)
         assert not session._context.lives
         assert session.run(TRUE).result(SOON).returncode == 0
@@ -359,7 +348,7 @@ def test_the_environment_variable_is_the_default_cap(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", " "])
 def test_the_environment_variable_is_checked(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXKIT_MAX_LIVE", value)
-    with pytest.raises(ConfigurationError, match="SANDBOXKIT_MAX_LIVE="):
+    with pytest.raises(errors.ConfigurationError, match="SANDBOXKIT_MAX_LIVE="):
         Session(Here())
 
 
@@ -375,5 +364,5 @@ def test_a_folder_that_others_can_write_or_link_to_is_refused(
 ) -> None:
     folder.mkdir(mode)
     (folder / "live-fake").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigurationError, match=named):
+    with pytest.raises(errors.ConfigurationError, match=named):
         Session(Here(), max_live=1)

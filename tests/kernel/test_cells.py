@@ -96,8 +96,7 @@ def test_a_program_starts_when_what_was_printed_before_it_is_read(kept: Kernel) 
 
 def test_text_is_unicode_whatever_the_code_prints(kept: Kernel) -> None:
     result = ran(kept, CELLS["unicode"])
-    assert result.stdout == "hé \U0001f600\nlone \\ud800\nraw \ufffd\n"
-    assert result.text == "'é'"
+    assert (result.stdout, result.text) == ("hé \U0001f600\nlone \\ud800\nraw \ufffd\n", "'é'")
     assert ran(kept, "# \U0001f600 é\n'\U0001f600' == '\\U0001f600'").text == "True"
 
 

@@ -87,8 +87,7 @@ async def left(
 @pytest.mark.parametrize(("script", "options"), GIVEN["too_much"])
 async def test_artefacts_that_cannot_leave_are_scored(script: str, options: dict[str, Any]) -> None:
     verdict = await left(script, **options)
-    assert (verdict.outcome, verdict.reward) == (Outcome.TRUNCATED, 0.0)
-    assert verdict.trust == "isolated"
+    assert (verdict.outcome, verdict.reward, verdict.trust) == (Outcome.TRUNCATED, 0.0, "isolated")
 
 
 async def test_a_path_that_exists_in_the_fresh_sandbox_is_scored() -> None:

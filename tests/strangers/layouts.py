@@ -104,8 +104,8 @@ class Layout:
         files["index.json"] = document("index", index)
         return files
 
-    def folder(self, path: Path, **more: bytes) -> Path:
-        return write(path, self.files() | more)
+    def folder(self, path: Path) -> Path:
+        return write(path, self.files())
 
 
 def write(path: Path, files: Mapping[str, bytes]) -> Path:

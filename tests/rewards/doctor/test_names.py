@@ -13,8 +13,7 @@ BANK, TESTS = GIVEN["bank"], GIVEN["tests"]
 
 def test_names_are_distinguished_from_helpers_classes_and_exceptions() -> None:
     names = names_of({"tests": TESTS}, BANK)
-    assert names.functions == ("opened",)
-    assert names.classes == ("Account",)
+    assert (names.functions, names.classes) == (("opened",), ("Account",))
     assert names.exceptions == ("Insufficient",)
     assert {"isclose", "oracle", "sorted", "all"} <= set(names.helpers)
     assert names.answer == "0"
@@ -22,8 +21,7 @@ def test_names_are_distinguished_from_helpers_classes_and_exceptions() -> None:
 
 def test_lines_and_cases_have_names_and_a_first_answer() -> None:
     names = names_of({"test_list": ["assert set(f(1)) == set(g([2]))", "assert f(0) == [7]"]}, "")
-    assert names.functions == ("f", "g")
-    assert names.answer == "[7]"
+    assert (names.functions, names.answer) == (("f", "g"), "[7]")
     case = {"args": [1], "expected": {"__tuple__": [1]}}
     names = names_of({"entry_point": "f", "cases": [case]}, "def f(x): return (x,)")
     assert (names.functions, names.answer) == (("f",), "(1, )")
