@@ -1,6 +1,5 @@
 """What costs the core time: a bounded number of calls, and never more than in proportion to what it is given."""
 
-import asyncio
 import cProfile
 import gc
 import pstats
@@ -13,6 +12,7 @@ import pytest
 from sandboxkit import Interpreter, Operation, Session, as_completed, wait
 from sandboxkit import _operation as operations
 from sandboxkit._streams import OutputStream
+from tests.core.test_operation import forever, value
 from tests.pool.providers import on_the_loop
 
 MEGABYTE = 1 << 20
@@ -34,15 +34,6 @@ def test_one_very_long_line_takes_linear_time() -> None:
     assert seconds(lambda: sum(map(len, stream.lines()))) < 10
 
 
-async def _number(number: int) -> int:
-    return number
-
-
-async def _forever() -> int:
-    await asyncio.Event().wait()
-    return 0
-
-
 def _drain(pending: list[Operation[int]]) -> None:
     for left in range(len(pending), 0, -1):
         done, pending = wait(pending)
@@ -51,19 +42,19 @@ def _drain(pending: list[Operation[int]]) -> None:
 
 
 def test_a_drain_loop_over_3000_operations_takes_linear_time() -> None:
-    made = [Operation(_number(number)) for number in range(3_000)]
+    made = [Operation(value(number)) for number in range(3_000)]
     made[-1].result(30)
     assert seconds(lambda: _drain(made)) < 5  # with their square it was 22
 
 
 def test_a_drain_loop_installs_no_callbacks_on_pending_operations() -> None:
-    slow = [Operation(_forever()) for _ in range(3_000)]
+    slow = [Operation(forever()) for _ in range(3_000)]
     # Internals of concurrent.futures, which typeshed does not know.
     callbacks = [len(vars(each)["_done_callbacks"]) for each in slow]
 
     def poll() -> None:
         for number in range(100):
-            fast = Operation(_number(number))
+            fast = Operation(value(number))
             fast.result(30)
             done, _ = wait([*slow, fast])
             assert done == [fast]
@@ -77,15 +68,15 @@ def test_a_drain_loop_installs_no_callbacks_on_pending_operations() -> None:
 
 
 def test_as_completed_takes_linear_time() -> None:
-    made = [Operation(_number(number)) for number in range(10_000)]
+    made = [Operation(value(number)) for number in range(10_000)]
     made[-1].result(30)
     assert seconds(lambda: sum(1 for _ in as_completed(made))) < 5
 
 
 def test_finished_operations_are_not_kept() -> None:
-    made = [Operation(_number(number)) for number in range(1_000)]
+    made = [Operation(value(number)) for number in range(1_000)]
     wait(made, num_returns=len(made), timeout=60)
-    Operation(_number(0)).result(60)  # by then the loop's thread has let go of them
+    Operation(value(0)).result(60)  # by then the loop's thread has let go of them
     assert not operations._unfinished.intersection(made)
     one = made.pop()
     made.clear()

@@ -11,6 +11,7 @@ import pytest
 
 from sandboxkit import Operation, Session, _loop, as_completed, wait
 from sandboxkit.testing import FakeProvider
+from tests.pool.providers import on_the_loop
 
 
 async def value(result: int, after: asyncio.Event | None = None) -> int:
@@ -101,16 +102,9 @@ def test_wait_returns_at_most_num_returns_in_input_order() -> None:
 
 def test_wait_wakes_for_each_operation_that_ends() -> None:
     gates = [asyncio.Event() for _ in range(4)]
-
-    async def gated(number: int) -> int:
-        return await value(number, gates[number])
-
-    async def open_gate(number: int) -> None:
-        gates[number].set()
-
-    made = [Operation(gated(number)) for number in range(4)]
+    made = [Operation(value(number, gate)) for number, gate in enumerate(gates)]
     opened = threading.Thread(
-        target=lambda: [Operation(open_gate(number)).result(60) for number in (3, 1, 1)]
+        target=lambda: [on_the_loop(gates[number].set) for number in (3, 1, 1)]
     )
     opened.start()
     assert wait(made, num_returns=2, timeout=30) == ([made[1], made[3]], [made[0], made[2]])
@@ -122,10 +116,6 @@ def test_wait_wakes_for_each_operation_that_ends() -> None:
 
 def test_many_threads_can_wait_for_the_same_operations() -> None:
     gate = asyncio.Event()
-
-    async def release() -> None:
-        gate.set()
-
     made = [Operation(value(number, gate)) for number in range(50)]
     found: list[int] = []
 
@@ -138,7 +128,7 @@ def test_many_threads_can_wait_for_the_same_operations() -> None:
     threads = [threading.Thread(target=drain) for _ in range(8)]
     for thread in threads:
         thread.start()
-    Operation(release()).result(60)
+    on_the_loop(gate.set)
     for thread in threads:
         thread.join()
     assert found == [1] * 400

@@ -147,9 +147,8 @@ def test_a_deadline_ends_the_command_and_is_not_its_timeout() -> None:
 
 
 def test_a_backend_without_room_in_time_is_said_to_have_none() -> None:
-    with Session(
-        Counting(*[errors.CapacityError("quota of 5 reached") for _ in range(20)])
-    ) as session:
+    full = [errors.CapacityError("quota of 5 reached") for _ in range(20)]
+    with Session(Counting(*full)) as session:
         with pytest.raises(errors.CapacityError):
             session.run(TRUE).result(SOON)
         with pytest.raises(errors.NoRoomError, match="quota of 5 reached"):

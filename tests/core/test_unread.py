@@ -13,6 +13,7 @@ import pytest
 
 from sandboxkit import Operation, Process, Session, wait
 from sandboxkit.testing import FakeProvider
+from tests.core.test_operation import fail
 from tests.core.test_strict_input import MISTAKES
 
 FAILS = ["sh", "-c", "exit 3"]
@@ -41,10 +42,6 @@ def logged(caplog: pytest.LogCaptureFixture) -> Logged:
                 return found
 
     return collect
-
-
-async def fail() -> int:
-    raise LookupError("lost")
 
 
 NEVER = "; this result was never collected: call result() or await it"

@@ -11,25 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.data_here import beside
-from tests.strangers.layouts import (
-    HONEST,
-    Layout,
-    build,
-    changed,
-    digest,
-    member,
-    saved,
-    tar,
-    tar_of,
-    write,
-)
+from tests.strangers import layouts
+from tests.strangers.layouts import HONEST, Layout, changed, digest, member, tar, tar_of, write
 
 GIVEN = beside(__file__, "layouts.json")
 Make = Callable[[Path], object]
 
 
 def described(kind: str) -> dict[str, Make]:
-    return {name: functools.partial(build, given=given) for name, given in GIVEN[kind].items()}
+    return {
+        name: functools.partial(layouts.build, given=given) for name, given in GIVEN[kind].items()
+    }
 
 
 def endless(path: Path) -> Path:
@@ -104,7 +96,7 @@ def raw_layer(make: Callable[[], bytes]) -> Make:
 
 
 NAMES = described("names") | {
-    "a long layer's name": lambda path: build(path, {"saved": {"Layers": ["x" * 5000]}}),
+    "a long layer's name": lambda path: layouts.build(path, {"saved": {"Layers": ["x" * 5000]}}),
     "an index that names itself": itself,
     "an index in 40 others": endless,
 }
@@ -214,7 +206,7 @@ OLD_SAVE = [
     member("b/layer.tar", tarfile.SYMTYPE, "../a/layer.tar"),
     *(
         (member(name), data)
-        for name, data in saved({"a/layer.tar": HONEST, "b/layer.tar": b""}).items()
+        for name, data in layouts.saved({"a/layer.tar": HONEST, "b/layer.tar": b""}).items()
         if "layer" not in name
     ),
 ]
@@ -245,7 +237,7 @@ def no_platform(name: str, value: Any) -> Any:
     return {"manifests": [{"digest": found, "platform": None}]} if found else value
 
 
-OTHER_TOOLS = saved(
+OTHER_TOOLS = layouts.saved(
     {f"{'c' * 64}.tar.gz": gzip.compress(HONEST)},
     name=f"sha256:{digest(json.dumps({'config': {'Env': None}}).encode())[7:]}",
 )
