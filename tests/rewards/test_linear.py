@@ -119,28 +119,21 @@ def numbered(kind: str) -> Callable[[int], tuple[str, Any]]:
         members = list(range(size // 8))
         pairs = [[member, member] for member in members[: len(members) // 2]]
         claim: list[Any] = pairs if kind in ("dict", "ordered") else members
-        return json.dumps([kind, claim]), [
-            kind,
-            [*claim[1:], claim[0][:1] * 2 if pairs is claim else -1],
-        ]
+        last = claim[0][:1] * 2 if pairs is claim else -1
+        return json.dumps([kind, claim]), [kind, [*claim[1:], last]]
 
     return make
 
 
 COMPARISONS = (Comparison(), Comparison(strict=False), Comparison(strict=False, rel_tol=1e-6))
+LISTS = same('["list",[', "[]", "]]", "1")
 ANSWERS: dict[str, Callable[[int], tuple[str, Any]]] = {
     **{name: same(*parts) for name, parts in GIVEN["answers"].items()},
     "a set": numbered("set"),
     "a dict": numbered("dict"),
     "an ordered dict": numbered("ordered"),
-    "lists where a number was expected": lambda size: (
-        same('["list",[', "[]", "]]", "1")(size)[0],
-        1,
-    ),
-    "one deep member of a set": lambda size: (
-        '["set",[' + same('["list",[', "[]", "]]", "1")(size)[0] + "]]",
-        ["set", [1]],
-    ),
+    "lists where a number was expected": lambda size: (LISTS(size)[0], 1),
+    "one deep member of a set": lambda size: (f'["set",[{LISTS(size)[0]}]]', ["set", [1]]),
     **{
         f"a {kind} of {digit}s": lambda size, kind=kind, digit=digit, rest=rest: (  # type: ignore[misc]
             json.dumps([kind, digit * size, *rest]),
