@@ -155,13 +155,7 @@ def test_an_upload_that_does_not_fit_leaves_no_thread(tmp_path: Path) -> None:
         assert small.read_file("/workspace/small").result() == b"fits"
 
 
-MANY = """
-import os
-os.makedirs("/workspace/many")
-os.chdir("/workspace/many")
-for number in range({count}):
-    os.mknod(f"{{number:0{width}}}")
-"""
+MANY = Path(__file__).with_name("many_files.txt").read_text()
 
 
 @pytest.mark.parametrize("provider", ["local", "fake"])

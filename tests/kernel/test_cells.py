@@ -11,9 +11,7 @@ from tests.kernel.conftest import CELLS, KINDS
 # The first test waits until all packages are copied twice.
 pytestmark = pytest.mark.timeout(900)
 SECONDS = 60.0
-PICTURE = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)
+PICTURE = base64.b64decode(CELLS["picture"])
 RICH = CELLS["rich"].replace("PICTURE", repr(PICTURE))
 
 

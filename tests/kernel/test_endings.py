@@ -20,10 +20,6 @@ DAEMONS = "import subprocess\nfor n in 1, 2: subprocess.Popen(['sleep', f'97{n}'
 LEFT = "ls -dA /tmp/.sandboxkit-* 2>/dev/null; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 97[0-9]'"
 DEAF = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
 HOLDER = "import os, time; os.kill(os.getppid(), 9); time.sleep(1000)"
-STUBBORN = (
-    "def spin():\n    while True: len('')\n"
-    "while True:\n    try: spin()\n    except BaseException: pass"
-)
 
 
 def left(box: Sandbox) -> list[str]:
@@ -78,7 +74,7 @@ def test_code_that_ignores_the_interrupt_is_killed(box: Sandbox, kernel: Kernel)
     kernel.restart().result(SECONDS)
     anew = kernel.run("held", timeout=SECONDS).result(SECONDS)
     assert (anew.execution_count, anew.error and anew.error.name) == (1, "NameError")
-    running = kernel.run(f"open('/tmp/begun', 'w').close()\n{STUBBORN}")
+    running = kernel.run(f"open('/tmp/begun', 'w').close()\n{CELLS['stubborn']}")
     until_it_runs(box, "/tmp/begun")
     assert kernel.interrupt(timeout=0.5).result(SECONDS) is False
     kernel.restart().result(SECONDS)

@@ -21,14 +21,11 @@ from tests.strangers.tasks import in_time, put, write
 
 CASES = beside(__file__)
 CANARY = "canary-of-the-host"
-PROBLEM = """<problem><judging><testset><test-count>{count}</test-count>
-<input-path-pattern>{stdin}</input-path-pattern><answer-path-pattern>{stdout}</answer-path-pattern>
-</testset></judging><assets><checker><source path="{checker}"/></checker></assets></problem>"""
 
 
 def polygon(folder: Path, **changes: str) -> Path:
     values = {"count": "1", "stdin": "tests/%02d", "stdout": "tests/%02d.a", "checker": "check.py"}
-    problem = PROBLEM.format(**{**values, **changes})
+    problem = CASES["problem"].format(**{**values, **changes})
     files = {"problem.xml": problem, "tests/01": "1", "tests/01.a": "1", "check.py": "pass"}
     return write(folder, **files)
 
