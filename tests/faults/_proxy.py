@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from sandboxkit.errors import ConfigurationError
 from tests.faults._connection import CHUNK, Connection, Gate
 from tests.faults._plan import Direction, Fault, Plan, Request
 
@@ -202,12 +201,6 @@ class FaultProxy:
 def _parse(url: str) -> tuple[str, Connect]:
     """Return the scheme of the real server's address, and how to connect to it."""
     parts = urlsplit(url)
-    if parts.scheme == "unix" and parts.path:
+    if parts.scheme == "unix":
         return "unix", lambda: asyncio.open_unix_connection(parts.path, limit=CHUNK)
-    if parts.scheme in ("tcp", "http", "https") and parts.hostname and parts.port:
-        where = parts.hostname, parts.port
-        return parts.scheme, lambda: asyncio.open_connection(*where, limit=CHUNK)
-    raise ConfigurationError(
-        f"the fault proxy's upstream {url!r} is no address: "
-        "use unix:///path/to.sock, tcp://host:port or http://host:port"
-    )
+    return parts.scheme, lambda: asyncio.open_connection(parts.hostname, parts.port, limit=CHUNK)

@@ -35,20 +35,17 @@ class Peer:
 def peer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Peer]:
-    family = socket.AF_INET if request.param == "tcp" else socket.AF_UNIX
-    with socket.socket(family) as listener:
+    is_tcp = request.param == "tcp"
+    with socket.socket(socket.AF_INET if is_tcp else socket.AF_UNIX) as listener:
         path = str(tmp_path_factory.mktemp("peer") / "s")
-        listener.bind(("127.0.0.1", 0) if request.param == "tcp" else path)
+        listener.bind(("127.0.0.1", 0) if is_tcp else path)
         listener.listen()
         listener.settimeout(SECONDS)
-        url = f"unix://{path}"
-        if request.param == "tcp":
-            url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        yield Peer(listener, url)
+        where = f"tcp://127.0.0.1:{listener.getsockname()[1]}" if is_tcp else f"unix://{path}"
+        yield Peer(listener, where)
 
 
 def connect(url: str) -> socket.socket:
-    """A client's plain socket."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         client = socket.socket(socket.AF_UNIX)

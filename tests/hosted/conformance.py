@@ -8,18 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sandboxkit import (
-    CommandTimeoutError,
-    ConfigurationError,
-    Operation,
-    ProviderUnavailableError,
-    Sandbox,
-    SandboxError,
-    Session,
-    Snapshot,
-    SnapshotNotFoundError,
-    errors,
-)
+from sandboxkit import Operation, Sandbox, Session, Snapshot, errors
 from sandboxkit.types import SandboxSpec
 from tests.emulators._programs import Programs
 from tests.hosted.faults import FaultsConformance
@@ -45,7 +34,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
-        with pytest.raises(SandboxError, match=named), Session(self.vendor.name) as session:
+        with pytest.raises(errors.SandboxError, match=named), Session(self.vendor.name) as session:
             session.sandbox().start().result(10)
         assert server.alive == []
 
@@ -54,7 +43,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
     ) -> None:
         name, value = option
         given: dict[str, Any] = value if isinstance(value, dict) else {name: value or None}
-        with pytest.raises(ConfigurationError, match=name):
+        with pytest.raises(errors.ConfigurationError, match=name):
             session.sandbox(**given)
         assert server.requests == []
 
@@ -96,7 +85,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
             early += time.monotonic() < until
             try:
                 return await made(spec)
-            except ProviderUnavailableError as error:
+            except errors.ProviderUnavailableError as error:
                 refused += 1
                 until = max(until, time.monotonic() + (error.retry_after or 0.0))
                 raise
@@ -110,7 +99,7 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
                 sandbox.stop().result(60)
                 if error is None:
                     return
-                assert isinstance(error, ProviderUnavailableError), error
+                assert isinstance(error, errors.ProviderUnavailableError), error
 
         with Session(provider) as session, ThreadPoolExecutor(6) as threads:
             list(threads.map(job, [session] * jobs))
@@ -192,10 +181,11 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
                 seen.delete().result(60)
             assert listed() == []
         removed = snapshot.delete().exception(60)
-        assert removed is None or isinstance(removed, SnapshotNotFoundError)  # by the other machine
+        # By the other machine.
+        assert removed is None or isinstance(removed, errors.SnapshotNotFoundError)
         assert listed() == []
         for _ in range(2):  # while the vendor removes it, and afterwards
-            with pytest.raises(SnapshotNotFoundError, match=snapshot.id):
+            with pytest.raises(errors.SnapshotNotFoundError, match=snapshot.id):
                 patient.sandbox(snapshot=snapshot).start().result(60)
             time.sleep(0.5)
 
@@ -223,11 +213,10 @@ class CostsConformance:
 
         sandbox = session.sandbox(command=["sleep", "1000"], env={"A": "1"}).start().result(30)
         assert asked(sandbox) == self.vendor.costs["start"]
-        result = sandbox.exec(["sh", "-c", "wc -c; echo err >&2"], stdin=b"x" * (3 << 20)).result(
-            30
-        )
+        counting = sandbox.exec(["sh", "-c", "wc -c; echo err >&2"], stdin=b"x" * (3 << 20))
+        result = counting.result(30)
         assert (result.stdout, result.stderr) == ("3145728\n", "err\n")
-        with pytest.raises(CommandTimeoutError):
+        with pytest.raises(errors.CommandTimeoutError):
             sandbox.exec(["sleep", "1000"], timeout=0.5).result(30)
         for size in (1000, 1 << 20):
             sandbox.write_file("/workspace/file", b"x" * size).result(30)

@@ -6,26 +6,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sandboxkit import (
-    AuthenticationError,
-    CapacityError,
-    Operation,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxTerminatedError,
-    Session,
-)
+from sandboxkit import Operation, Session, errors
 from tests.emulators._answers import compare, is_raised
 from tests.hosted.vendor import Answer, Vendor
 
 
-def outcome(operation: Operation[Any], seconds: float) -> SandboxError | None:
+def outcome(operation: Operation[Any], seconds: float) -> errors.SandboxError | None:
     """The error of an operation, which comes in time and is one of ours."""
     started = time.monotonic()
     error = operation.exception(90)
     took = time.monotonic() - started
     assert took < seconds, f"took {took:.1f} s"
-    assert error is None or isinstance(error, SandboxError), repr(error)
+    assert error is None or isinstance(error, errors.SandboxError), repr(error)
     return error
 
 
@@ -34,7 +26,7 @@ class FaultsConformance:
 
     vendor: ClassVar[Vendor]
 
-    def outcome(self, operation: Operation[Any], calls: int = 1) -> SandboxError | None:
+    def outcome(self, operation: Operation[Any], calls: int = 1) -> errors.SandboxError | None:
         """The error of an operation, which comes within its calls' deadline and is the vendor's."""
         error = outcome(operation, calls * self.vendor.timeout + 12)
         assert error is None or error.provider == self.vendor.name
@@ -43,7 +35,7 @@ class FaultsConformance:
     def unavailable(self, operation: Operation[Any], calls: int = 1) -> None:
         """Require an error that says that it may be tried again."""
         error = self.outcome(operation, calls)
-        assert isinstance(error, ProviderUnavailableError), repr(error)
+        assert isinstance(error, errors.ProviderUnavailableError), repr(error)
         assert error.retryable
 
     def test_an_answer_is_the_error_of_the_table(
@@ -80,7 +72,7 @@ class FaultsConformance:
         server.clear()
         if call in self.vendor.starts and error is not None:
             assert server.alive == []
-        if answer.raised in (ProviderUnavailableError, CapacityError):
+        if answer.raised in (errors.ProviderUnavailableError, errors.CapacityError):
             assert error is not None
             assert error.retryable
 
@@ -99,7 +91,7 @@ class FaultsConformance:
             assert kind in self.vendor.lost
             assert server.alive == [sandbox.id]
         else:
-            assert isinstance(error, ProviderUnavailableError), repr(error)
+            assert isinstance(error, errors.ProviderUnavailableError), repr(error)
             assert error.retryable
             assert server.alive == []
 
@@ -137,7 +129,7 @@ class FaultsConformance:
         assert next(iter(process.stdout.lines())) == "ready"
         server.kill_sandboxes()
         error = self.outcome(process, 2)
-        assert isinstance(error, SandboxTerminatedError), repr(error)
+        assert isinstance(error, errors.SandboxTerminatedError), repr(error)
         assert not error.by_command
 
     def test_a_listing_goes_through_all_pages_or_raises(
@@ -160,7 +152,7 @@ class FaultsConformance:
         self.vendor.fill(server, 1)
         first = session.sandbox().start().result(30)
         error = self.outcome(session.sandbox().start())
-        assert isinstance(error, CapacityError)
+        assert isinstance(error, errors.CapacityError)
         assert error.retryable
         assert "1" in str(error)
         first.stop().result(30)
@@ -174,7 +166,7 @@ class FaultsConformance:
         provider = self.vendor.provider()
         with Session(provider) as session:
             error = self.outcome(session.sandbox().start())
-        assert isinstance(error, AuthenticationError)
+        assert isinstance(error, errors.AuthenticationError)
         assert name in str(error)
         found = Operation(provider.diagnose()).result(30)
         assert not found.available

@@ -25,9 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = {
         "answered": [
             pytest.param((call, answer), id=f"{index}-{call}-{answer.status}")
-            for index, (call, answer) in enumerate(
-                (call, answer) for answer in vendor.answers for call in answer.calls
-            )
+            for index, (call, answer) in enumerate((c, a) for a in vendor.answers for c in a.calls)
         ],
         "on_the_way": [
             pytest.param((request, kind), id=f"{request.replace('/', '.')}-{kind}")
@@ -39,9 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "stopping": vendor.stops,
         "variable": [pytest.param(each, id=f"{each[0]}={each[1]!r}") for each in vendor.variables],
         "option": [pytest.param(each, id=f"{each[0]}={each[1]!r:.20}") for each in options],
-        "refused": [
-            pytest.param(each, id="-".join(map(str, each[0].values()))) for each in vendor.refused
-        ],
+        "refused": [pytest.param(x, id="-".join(map(str, x[0].values()))) for x in vendor.refused],
         "lifetime": [pytest.param(each, id=str(each[0])) for each in vendor.lifetimes],
         "way": vendor.breaks,
         "stream": vendor.streams,
@@ -147,12 +143,8 @@ def patient(vendor: Vendor, server: Any, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture(scope="module")
-def rooted(vendor: Vendor, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def rooted(vendor: Vendor) -> Iterator[Any]:
     """An emulator whose machines have a root and users of their own."""
     require_docker()
-    with vendor.emulator("rooted") as server, pytest.MonkeyPatch.context() as patch:
-        for name, value in vendor.environment(server).items():
-            patch.setenv(name, value)
+    with vendor.running("rooted") as server:
         yield server
-        assert server.violations == []
-        assert server.alive == []

@@ -110,12 +110,9 @@ def test_the_command_line_bakes_lists_and_removes(
 ) -> None:
     assert main(["bake", "-p", vendor]) == 0
     made = capsys.readouterr().out
-    assert main(["bake", "-p", vendor, "--list"]) == 0
-    assert capsys.readouterr().out == made
-    assert main(["bake", "-p", vendor, "--rm"]) == 0
-    assert capsys.readouterr().out == made
-    assert main(["bake", "-p", vendor, "--list"]) == 0
-    assert capsys.readouterr().out == ""
+    for option, output in (("--list", made), ("--rm", made), ("--list", "")):
+        assert main(["bake", "-p", vendor, option]) == 0
+        assert capsys.readouterr().out == output
 
 
 def test_a_local_provider_refuses_to_bake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,12 @@
 """What an unclear creation or a failed removal has left is found and removed: then, or at the end."""
 
+from unittest import mock
+
 import anyio
 import pytest
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
-from sandboxkit.providers._hosted import creation
-from sandboxkit.providers._hosted.ambiguous import (
-    AmbiguousError,
-    SilenceError,
-    is_ambiguous,
-    repeatable,
-)
+from sandboxkit.providers._hosted import ambiguous, creation
 from sandboxkit.providers._hosted.creation import Creations
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +23,7 @@ class Vendor:
 
     def answer(self) -> None:
         if self.broken:
-            raise AmbiguousError("the connection broke", provider="vendor")
+            raise ambiguous.AmbiguousError("the connection broke", provider="vendor")
 
     async def make(self) -> str:
         self.made += 1
@@ -96,7 +92,7 @@ async def test_a_sandbox_that_could_not_be_prepared_is_removed_later(vendor: Ven
 
 async def test_a_sandbox_that_appears_late_is_awaited(vendor: Vendor) -> None:
     async def lost() -> str:
-        raise AmbiguousError("no answer", provider="vendor")
+        raise ambiguous.AmbiguousError("no answer", provider="vendor")
 
     vendor.broken = False
     with pytest.raises(ProviderUnavailableError):
@@ -109,23 +105,15 @@ async def test_a_sandbox_that_appears_late_is_awaited(vendor: Vendor) -> None:
 
 
 async def test_a_repeatable_call_is_made_twice_but_not_after_silence() -> None:
-    for error, times in ((AmbiguousError("broke"), 2), (SilenceError("silent"), 1)):
-        calls = 0
-
-        async def call(error: Exception = error) -> None:
-            nonlocal calls
-            calls += 1
-            raise error
-
-        with pytest.raises(type(error)):
-            await repeatable(call)
-        assert calls == times
+    for kind, times in ((ambiguous.AmbiguousError, 2), (ambiguous.SilenceError, 1)):
+        call = mock.AsyncMock(side_effect=kind("broke"))
+        with pytest.raises(kind):
+            await ambiguous.repeatable(call)
+        assert call.await_count == times
 
 
 def test_an_error_that_is_its_own_cause_is_judged_once() -> None:
-    for error, ambiguous in (
-        (ProviderUnavailableError("cannot be reached", provider="vendor"), False),
-        (AmbiguousError("broke", provider="vendor"), True),
-    ):
+    for kind in (ProviderUnavailableError, ambiguous.AmbiguousError):
+        error = kind("broke", provider="vendor")
         error.__cause__ = error
-        assert is_ambiguous(error) == ambiguous
+        assert ambiguous.is_ambiguous(error) == (kind is ambiguous.AmbiguousError)

@@ -17,20 +17,13 @@ def test_e2b_protects_declared_ports_by_a_token(monkeypatch: pytest.MonkeyPatch)
         sandbox = session.sandbox(public_ports=[8000], network="none")
         found = sandbox.public_url(8000).result(DEADLINE)
         assert sandbox.id is not None
-        assert found == PublicUrl(
-            server.url,
-            "token",
-            {
-                "E2b-Sandbox-Id": sandbox.id,
-                "E2b-Sandbox-Port": "8000",
-                "e2b-traffic-access-token": f"t-{sandbox.id}",
-            },
-        )
+        token = {"e2b-traffic-access-token": f"t-{sandbox.id}"}
+        address = {"E2b-Sandbox-Id": sandbox.id, "E2b-Sandbox-Port": "8000"}
+        assert found == PublicUrl(server.url, "token", address | token)
         monkeypatch.delenv("E2B_SANDBOX_URL")
         monkeypatch.setenv("E2B_DOMAIN", "e2b.app")
         found = sandbox.public_url(8000).result(DEADLINE)
-        assert found.url == f"https://8000-{sandbox.id}.e2b.app"
-        assert found.headers == {"e2b-traffic-access-token": f"t-{sandbox.id}"}
+        assert (found.url, found.headers) == (f"https://8000-{sandbox.id}.e2b.app", token)
         assert server.state["networks"][0]["allowPublicTraffic"] is False
         other = Sandbox.from_id(sandbox.id, provider="e2b").result(DEADLINE)
         with pytest.raises(ConfigurationError, match=UNKNOWN):
@@ -60,9 +53,8 @@ def test_a_tunnel_of_modal_is_open_to_anyone_and_needs_a_network() -> None:
             session.sandbox(public_ports=[8000])
         for network in ("internet", Egress(allow=["pypi.org"], native=True)):
             sandbox = session.sandbox(public_ports=[8000], network=network)
-            assert sandbox.public_url(8000).result(DEADLINE) == PublicUrl(
-                "https://p8000.modal.test", "anyone"
-            )
+            found = sandbox.public_url(8000).result(DEADLINE)
+            assert found == PublicUrl("https://p8000.modal.test", "anyone")
         assert sandbox.id is not None
         other = Sandbox.from_id(sandbox.id, provider="modal").result(DEADLINE)
         with pytest.raises(ConfigurationError, match=r"public_ports=\[8001\]"):

@@ -37,12 +37,9 @@ Answer = SimpleNamespace
 
 The files `answers.toml` have them. A status that is a name is that of gRPC.
 """
-_DEFAULTS: dict[str, Any] = {
-    "kind": "application/json; charset=utf-8",
-    "headers": {},
-    "retry_after": None,
-}
-_KINDS = {"html": "text/html", "text": "text/plain; charset=utf-8"}
+_DEFAULTS: dict[str, Any] = {"kind": "json", "headers": {}, "retry_after": None}
+_JSON = "application/json; charset=utf-8"
+_KINDS = {"html": "text/html", "text": "text/plain; charset=utf-8", "json": _JSON}
 
 
 class Vendor(ABC):
@@ -56,14 +53,8 @@ class Vendor(ABC):
     @functools.cached_property
     def _words(self) -> dict[str, Any]:
         folder = ROOT / "tests" / self.name
-        files = (
-            Path(__file__).with_suffix(".toml"),
-            folder / "vendor.toml",
-            folder / "answers.toml",
-        )
-        return {
-            name: value for file in files for name, value in tomllib.loads(file.read_text()).items()
-        }
+        files = Path(__file__).with_suffix(".toml"), folder / "vendor.toml", folder / "answers.toml"
+        return dict(each for file in files for each in tomllib.loads(file.read_text()).items())
 
     # Any: each entry is of a type of its own.
     def __getattr__(self, name: str) -> Any:
@@ -97,17 +88,8 @@ class Vendor(ABC):
 
     @property
     def answers(self) -> list[Answer]:
-        return [
-            Answer(
-                **{
-                    **_DEFAULTS,
-                    **each,
-                    "kind": _KINDS.get(each.get("kind"), _DEFAULTS["kind"]),
-                    "raised": self._class(each),
-                }
-            )
-            for each in self.answer
-        ]
+        found = [_DEFAULTS | each | {"raised": self._class(each)} for each in self.answer]
+        return [Answer(**each | {"kind": _KINDS[each["kind"]]}) for each in found]
 
     def row(self, answer: Answer) -> Row:
         headers = "".join(f" `{name}: {value}`" for name, value in answer.headers.items())
@@ -120,14 +102,9 @@ class Vendor(ABC):
         return [self.row(answer) for answer in self.answers]
 
     def refuse(self, server: Any, call: str, answer: Answer, times: int) -> None:
-        server.fault(
-            self.requests[call],
-            "status",
-            times=times,
-            status=answer.status,
-            body=answer.body,
-            headers={"content-type": answer.kind, **answer.headers},
-        )
+        headers = {"content-type": answer.kind, **answer.headers}
+        details = {"status": answer.status, "body": answer.body, "headers": headers}
+        server.fault(self.requests[call], "status", times=times, **details)
 
     def fault(self, server: Any, request: str, kind: str, **options: Any) -> None:
         server.fault(request, kind, **{**self.statuses.get(kind, {}), **options})

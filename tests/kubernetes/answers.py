@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from sandboxkit.providers.kubernetes._api import Api
+from tests.data_here import beside
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,10 +40,8 @@ async def answering(
     app.router.add_route("*", "/{path:.*}", answers._handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    answers.server = f"http://127.0.0.1:{port}"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    answers.server = f"http://127.0.0.1:{runner.addresses[0][1]}"
     api = Api(kubeconfig=str(kubeconfig(folder, answers.server, **user)), timeout=timeout)
     try:
         yield answers, api
@@ -54,7 +53,7 @@ async def answering(
 def kubeconfig(folder: Path, server: str, *, namespace: str = "here", **user: Any) -> Path:
     """A kubeconfig of one context with a namespace."""
     path = folder / "kubeconfig"
-    config = json.loads(Path(__file__).with_name("kubeconfig.json").read_text())
+    config = beside(__file__, "kubeconfig.json")
     config["contexts"][0]["context"]["namespace"] = namespace
     config["clusters"][0]["cluster"]["server"] = server
     config["users"][0]["user"] = user
@@ -64,13 +63,6 @@ def kubeconfig(folder: Path, server: str, *, namespace: str = "here", **user: An
 
 def status(code: int, reason: str, message: str, **more: Any) -> web.Response:
     """A refusal as the API server words it."""
-    body = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code,
-    } | more
-    return web.json_response(body, status=code)
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    said = {"message": message, "reason": reason, "code": code}
+    return web.json_response(body | said | more, status=code)

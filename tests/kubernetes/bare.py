@@ -11,30 +11,21 @@ import anyio.to_thread
 from sandboxkit.providers.kubernetes import _ends
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._watch import PodWatch
+from tests.data_here import beside
 from tests.kubernetes.cluster import ApiError, Cluster
 
-IMAGE = "sandboxkit/python:3.11"
 LABEL = "sandboxkit-test"
-SLEEP = ["sleep", "infinity"]
 
 
 def manifest(
     name: str, container: dict[str, Any] | None = None, **spec: Any
 ) -> dict[str, Any]:  # Any: JSON, here and below
     """A pod of one container that sleeps, unless `container` and `spec` say something else."""
-    main = {"name": "sandbox", "image": IMAGE, "command": SLEEP, "imagePullPolicy": "IfNotPresent"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {LABEL: "1"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "automountServiceAccountToken": False,
-            "containers": [main | (container or {})],
-            **spec,
-        },
-    }
+    made: dict[str, Any] = beside(__file__)
+    made["metadata"]["name"] = name
+    made["spec"]["containers"][0] |= container or {}
+    made["spec"] |= spec
+    return made
 
 
 async def create(
@@ -43,16 +34,17 @@ async def create(
     """Create a pod; returns its name and what the server answered."""
     body = body or manifest("pod-" + secrets.token_hex(4))
     path = f"/api/v1/namespaces/{namespace}/pods"
-    pod = await anyio.to_thread.run_sync(lambda: cluster.request("POST", path, body))
+    pod = await anyio.to_thread.run_sync(cluster.request, "POST", path, body)
     return body["metadata"]["name"], pod
 
 
 async def remove(cluster: Cluster, namespace: str, name: str, grace: int = 0) -> None:
     """Delete a pod; with no grace it is gone from the API server at once."""
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-    how = {"gracePeriodSeconds": grace}
     try:
-        await anyio.to_thread.run_sync(lambda: cluster.request("DELETE", path, how))
+        await anyio.to_thread.run_sync(
+            cluster.request, "DELETE", path, {"gracePeriodSeconds": grace}
+        )
     except ApiError as error:
         if error.status != 404:
             raise

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +11,13 @@ from unittest import mock
 import pytest
 
 from tests.components import lack, reason
+from tests.data_here import beside
 from tests.kubernetes.cluster import ApiError, Cluster, find_cluster, wait_until
 
 IMAGE = "sandboxkit/python:3.11"
 _AGENT = "sandboxkit.dev/agent"
 _SANDBOXES = "sandboxkit.dev/sandbox=1"
-PROGRAMS: dict[str, dict[str, str]] = tomllib.loads(
-    Path(__file__).with_name("programs.toml").read_text()
-)
+PROGRAMS: dict[str, dict[str, str]] = beside(__file__, "programs.toml")
 
 
 def require_cluster() -> Cluster:
@@ -61,13 +59,10 @@ def _things(cluster: Cluster, namespace: str) -> Iterator[tuple[str, dict[str, A
     for kind in ("pods", "configmaps", "secrets"):
         for item in cluster.request("GET", f"/api/v1/namespaces/{namespace}/{kind}")["items"]:
             metadata = item["metadata"]
-            account = item.get("type") == "kubernetes.io/service-account-token"
+            is_account = item.get("type") == "kubernetes.io/service-account-token"
             # Kubernetes publishes one certificate, OpenShift a second one.
-            if not (
-                account
-                or metadata["name"].endswith("-ca.crt")
-                or _AGENT in metadata.get("labels", {})
-            ):
+            is_published = is_account or metadata["name"].endswith("-ca.crt")
+            if not is_published and _AGENT not in metadata.get("labels", {}):
                 yield kind, metadata
 
 
@@ -96,13 +91,9 @@ def new_claim(cluster: Cluster, namespace: str, folder: Path) -> Iterator[str]:
     name, volumes = f"test-{secrets.token_hex(5)}", "/api/v1/persistentvolumes"
     common: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     claims = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
-    volume = {
-        **common,
-        "capacity": {"storage": "1Gi"},
-        "hostPath": {"path": str(folder), "type": "Directory"},
-        "persistentVolumeReclaimPolicy": "Retain",
-        "claimRef": {"namespace": namespace, "name": name},
-    }
+    volume = {"capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain", **common}
+    volume["hostPath"] = {"path": str(folder), "type": "Directory"}
+    volume["claimRef"] = {"namespace": namespace, "name": name}
     claim = {**common, "resources": {"requests": {"storage": "1Gi"}}, "volumeName": name}
 
     def phase() -> str | None:

@@ -58,14 +58,10 @@ class Registry:
 
     def start(self, *, deletions: bool = True) -> None:
         """Start the registry with the files that it had."""
-        config: dict[str, Any] = {
-            "version": "0.1",
-            "storage": {
-                "filesystem": {"rootdirectory": str(self._folder / "files")},
-                "delete": {"enabled": deletions},
-            },
-            "http": {"addr": self.host.replace("localhost", "127.0.0.1"), "relativeurls": True},
-        }
+        files = {"rootdirectory": str(self._folder / "files")}
+        storage = {"filesystem": files, "delete": {"enabled": deletions}}
+        http = {"addr": self.host.replace("localhost", "127.0.0.1"), "relativeurls": True}
+        config: dict[str, Any] = {"version": "0.1", "storage": storage, "http": http}
         if not self._public:
             users = {"realm": "tests", "path": str(self._folder / "users")}
             config["auth"] = {"htpasswd": users}

@@ -1,9 +1,9 @@
 """Each answer of an API server and each state of a pod is the error of ANSWERS.md, also on a real cluster."""
 
+import functools
 import json
 import secrets
-import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._starting import Start
 from sandboxkit.providers.kubernetes._watch import PodStatus
+from tests.data_here import beside
 from tests.emulators._answers import Row, compare, is_raised
 from tests.kubernetes.answers import answering, status
 from tests.kubernetes.bare import connected, create, manifest, remove
@@ -33,9 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 # Any, here and below: TOML.
-_RECORDED: dict[str, list[dict[str, Any]]] = tomllib.loads(
-    Path(__file__).with_name("refusals.toml").read_text()
-)
+_RECORDED: dict[str, list[dict[str, Any]]] = beside(__file__, "refusals.toml")
 
 
 def _row(each: dict[str, Any]) -> Row:
@@ -94,17 +93,14 @@ async def test_refusals_become_errors(tmp_path: Path, call: str, refused: dict[s
     "state", _RECORDED["states"], ids=lambda state: f"{state['when']}-{state['words'][:40]}"
 )
 def test_a_state_is_the_error_of_the_table(state: dict[str, Any]) -> None:
-    pod = {"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}} | json.loads(
-        state.get("pod", "{}")
-    )
-    seen = PodStatus(pod | {"status": json.loads(state["status"])})
-    told = json.loads(state.get("events", "[]"))
+    pod: dict[str, Any] = {"metadata": {"name": "pod"}, "spec": {"nodeName": "n"}}
+    pod |= json.loads(state.get("pod", "{}")) | {"status": json.loads(state["status"])}
+    seen = PodStatus(pod)
+    told, reason = json.loads(state.get("events", "[]")), state.get("reason", "")
     made: dict[str, Callable[[], errors.SandboxError | None]] = {
         "start": lambda: _ends.start_error(seen, told),
         "deadline": lambda: _ends.late_error(seen, told, seconds=1),
-        "end": lambda: _ends.end_error(
-            seen, told, sandbox_id="pod", reason=state.get("reason", "")
-        ),
+        "end": lambda: _ends.end_error(seen, told, sandbox_id="pod", reason=reason),
     }
     error = made[state["when"]]()
     assert is_raised(error, _row(state)), repr(error)
@@ -135,9 +131,7 @@ def test_a_gate_without_a_queue_is_named() -> None:
 
 
 # Any, here and below: manifests are JSON.
-_CASES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
-    Path(__file__).with_name("ends.toml").read_text()
-)
+_CASES: dict[str, dict[str, dict[str, Any]]] = beside(__file__, "ends.toml")
 
 
 async def _nothing() -> None: ...
@@ -158,7 +152,6 @@ async def _start_error(
 ) -> errors.SandboxError:
     """The error of a start: of its time limit, once the cluster has said `late`; `denied` is called after
     the first pull that is denied."""
-
     name = f"pod-{secrets.token_hex(4)}"  # events are found by the name
     async with connected(cluster, namespace) as (api, watch):
         watch.follow(name)
@@ -220,13 +213,9 @@ async def test_the_command_of_an_error_pulls_its_image(
             command = command.replace(name, value)
         assert command.startswith(f"kubectl create secret docker-registry pull -n {namespace} ")
         try:
-            error = await _start_error(
-                cluster,
-                namespace,
-                container,
-                denied=lambda: kubectl(*command.split()[1:]),
-                imagePullSecrets=[{"name": "pull"}],
-            )
+            more: dict[str, Any] = {"imagePullSecrets": [{"name": "pull"}]}
+            more["denied"] = lambda: kubectl(*command.split()[1:])
+            error = await _start_error(cluster, namespace, container, **more)
         finally:
             kubectl("delete", "secret", "pull", "-n", namespace)
         registry.forget_pulled()
@@ -286,9 +275,6 @@ async def test_a_pods_own_end_names_its_cause(
     assert error.out_of_memory == case.get("out_of_memory", False)
 
 
-_GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
-
-
 async def test_a_start_waits_for_its_queues_admission(cluster: Cluster, namespace: str) -> None:
     """No scheduler knows the pod: the test writes the condition and the node that Kueue and a newer server write."""
     body = manifest("pod", schedulerName="nobody")
@@ -297,28 +283,25 @@ async def test_a_start_waits_for_its_queues_admission(cluster: Cluster, namespac
     target = {"apiVersion": "v1", "kind": "Node", "name": "node1"}
     binding = {"metadata": {"name": "pod"}, "target": target}
     async with connected(cluster, namespace) as (api, watch):
-
-        def connect() -> Awaitable[PodExecStream]:
-            return api.exec("pod", "sandbox", ["cat"])
-
-        async def admit() -> None:  # by the node, which also ends the condition
-            await anyio.to_thread.run_sync(cluster.request, "POST", f"{path}/binding", binding)
-
+        connect = functools.partial(api.exec, "pod", "sandbox", ["cat"])
         watch.follow("pod")
         _, pod = await create(cluster, namespace, body)
         watch.follow("pod", pod)
-        gated = {"status": {"conditions": [_GATED]}}
-        cluster.request(
-            "PATCH", f"{path}/status", gated, content="application/strategic-merge-patch+json"
+        gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+        patch, content = (
+            {"status": {"conditions": [gated]}},
+            "application/strategic-merge-patch+json",
         )
+        cluster.request("PATCH", f"{path}/status", patch, content=content)
         seen = await watch.until("pod", lambda seen: _ends.wait_of(seen) != "", seconds=30)
         assert _ends.wait_of(seen) == "pod waits: it is not admitted yet by the queue 'team-a'"
-        with pytest.raises(
-            errors.CapacityError, match=r"within 1 s.*queue 'team-a'.*start_timeout"
-        ):
+        waited = r"within 1 s.*queue 'team-a'.*start_timeout"
+        with pytest.raises(errors.CapacityError, match=waited):
             await Start(api, watch, "pod", connect, _nothing, seconds=1).stream()
         async with anyio.create_task_group() as group:
-            group.start_soon(admit)
+            # By the node, which also ends the condition.
+            admit = functools.partial(cluster.request, "POST", f"{path}/binding", binding)
+            group.start_soon(anyio.to_thread.run_sync, admit)
             stream = await Start(api, watch, "pod", connect, _nothing, seconds=60).stream()
             await stream.send(b"admitted")
             assert await stream.receive() == b"admitted"

@@ -4,10 +4,8 @@ import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -22,20 +20,15 @@ from sandboxkit.providers.kubernetes._policy_probe import verdict
 from sandboxkit.providers.kubernetes._snapshot_image import SnapshotImage
 from sandboxkit.providers.kubernetes._storage import KEEPER
 from sandboxkit.types import SandboxSpec
-
-
-# Any, here and below: a manifest is JSON, and a case TOML.
-def _toml(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(name).read_text())
-
+from tests.data_here import beside
 
 AGENT = parts_of(b"loader", bytes(2_500_000))
 NAME = "sandboxkit-0123456789abcdef"
-PODS = _toml("pods.toml")
-_RULES = _toml("pod_security.toml")
+PODS, _RULES = beside(__file__, "pods.toml"), beside(__file__, "pod_security.toml")
 LEVELS = {"baseline": _RULES["baseline"], "restricted": _RULES["baseline"] | _RULES["restricted"]}
 
 
+# Any, here and below: a manifest is JSON, and a case TOML.
 def made(spec: SandboxSpec, **more: Any) -> dict[str, Any]:
     options = ClusterOptions(storage_claim="claim", **more.pop("options", {}))
     return _pod.manifest(NAME, spec, options, image="python:3.11-slim", agent=AGENT, **more)
@@ -198,10 +191,7 @@ def test_nobody_may_read_the_loader() -> None:
     assert modes == {"loader": "0o111", "p0": "0o444"}
 
 
-# Any, here and below: one type per option.
-_CASES: dict[str, list[dict[str, Any]]] = tomllib.loads(
-    Path(__file__).with_name("bad_input.toml").read_text()
-)
+_CASES: dict[str, list[dict[str, Any]]] = beside(__file__, "bad_input.toml")
 
 
 def provider(**options: Any) -> KubernetesProvider:

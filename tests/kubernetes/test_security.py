@@ -7,7 +7,6 @@ lets pods reach each other, and perhaps only those that a policy allows to.
 import json
 import subprocess
 import threading
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.components import require_program, require_root
+from tests.data_here import beside
 from tests.docker.boxes import Box, Pods
 from tests.kubernetes.cluster import Cluster, wait_until
 from tests.kubernetes.here import sandboxes
@@ -26,7 +26,7 @@ from tests.kubernetes.here import sandboxes
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
-_PROGRAMS = tomllib.loads(Path(__file__).with_name("security.toml").read_text())
+_PROGRAMS = beside(__file__, "security.toml")
 _ONLINE = {"network": "internet"}  # this cluster enforces no policies
 # Any: options of every type.
 _STRICT: dict[str, Any] = {"profile": "strict", "workdir": "/task/deep", "disk_mb": 64, **_ONLINE}

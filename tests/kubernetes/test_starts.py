@@ -23,9 +23,7 @@ from tests.traces import assert_forgotten
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
-_UNAVAILABLE = (
-    b'{"kind": "Status", "code": 503, "reason": "ServiceUnavailable", "message": "later"}'
-)
+_LATER = b'{"kind": "Status", "code": 503, "reason": "ServiceUnavailable", "message": "later"}'
 MANY = pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])
 
 
@@ -35,12 +33,9 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # The last option lets exec calls pass.
-    process = subprocess.Popen(
-        [str(SCRIPT), "kubectl", "proxy", f"--port={port}", "--disable-filter=true"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    argv = [str(SCRIPT), "kubectl", "proxy", f"--port={port}", "--disable-filter=true"]
+    none = subprocess.DEVNULL
+    process = subprocess.Popen(argv, stdout=none, stderr=none, start_new_session=True)
 
     def listens() -> bool:
         with socket.socket() as client:
@@ -55,36 +50,22 @@ def proxy(cluster: Cluster) -> Iterator[FaultProxy]:
         process.wait()
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        (Drop(),),
-        (Drop("reset"),),
-        (Reset(),),
-        (Drop(), Drop()),
-        (HttpAnswer(503, _UNAVAILABLE),),
-        (Late(1.0),),
-        (Drop("stall"),),
-    ],
-    ids=[
-        "dropped",
-        "reset after",
-        "reset before",
-        "dropped twice",
-        "unavailable",
-        "late",
-        "silent",
-    ],
-)
+_FAULTS: dict[str, tuple[Fault, ...]] = {
+    "dropped": (Drop(),),
+    "reset after": (Drop("reset"),),
+    "reset before": (Reset(),),
+    "dropped twice": (Drop(), Drop()),
+    "unavailable": (HttpAnswer(503, _LATER),),
+    "late": (Late(1.0),),
+    "silent": (Drop("stall"),),
+}
+
+
+@pytest.mark.parametrize("name", _FAULTS)
 async def test_a_lost_answer_creates_one_sandbox(
-    boxes: Pods,
-    cluster: Cluster,
-    room: str,
-    proxy: FaultProxy,
-    tmp_path: Path,
-    faults: tuple[Fault, ...],
+    boxes: Pods, cluster: Cluster, room: str, proxy: FaultProxy, tmp_path: Path, name: str
 ) -> None:
-    left = list(faults)
+    left = list(_FAULTS[name])
 
     def plan(request: Request) -> Fault | None:
         creates = request.line.startswith("POST ") and "/pods " in request.line
@@ -131,10 +112,8 @@ async def test_a_start_that_fails_leaves_nothing(boxes: Pods, cluster: Cluster, 
         limits = {"start_timeout": 4, "gpu_resource": "example.com/none"} if "gpu" in spec else {}
         with pytest.raises(error, match=expected) as caught:
             await boxes.start(boxes.provider(**limits), **spec)
-        assert (type(caught.value), caught.value.retryable) == (
-            error,
-            error is errors.CapacityError,
-        )
+        assert type(caught.value) is error
+        assert caught.value.retryable == (error is errors.CapacityError)
         assert sandboxes(cluster, room) == []
 
 

@@ -13,17 +13,7 @@ from unittest import mock
 
 import pytest
 
-from sandboxkit import (
-    CapacityError,
-    ConfigurationError,
-    Dataset,
-    DatasetNotFoundError,
-    Operation,
-    SandboxStartError,
-    Session,
-    Volume,
-    VolumeError,
-)
+from sandboxkit import Dataset, Operation, Session, Volume, errors
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.types import SandboxSpec
 from tests.kubernetes.cluster import Cluster, wait_until
@@ -201,7 +191,7 @@ def test_unknown_datasets_leave_nothing(store: Path, found_cluster: Cluster, roo
     unknown = "sha256:" + secrets.token_hex(32)
     with (
         Session("kubernetes", mounts={"/data": unknown}) as session,
-        pytest.raises(DatasetNotFoundError, match=unknown),
+        pytest.raises(errors.DatasetNotFoundError, match=unknown),
     ):
         session.run(["true"]).result(120)
     assert sandboxes(found_cluster, room) == []
@@ -214,7 +204,7 @@ def test_a_full_claim_is_a_capacity_error(folder: Path, store: Path) -> None:
     try:
         with (
             Session("kubernetes", mounts={"/data": Dataset(folder)}) as session,
-            pytest.raises(CapacityError, match=r"is full.*cleanup --datasets"),
+            pytest.raises(errors.CapacityError, match=r"is full.*cleanup --datasets"),
         ):
             session.run(["true"]).result(120)
         assert stored(store) == []
@@ -223,12 +213,22 @@ def test_a_full_claim_is_a_capacity_error(folder: Path, store: Path) -> None:
 
 
 UNUSABLE: dict[str, tuple[str, str, type[Exception], str]] = {
-    "not writable": ("SECURITY", "restricted", ConfigurationError, r"cannot be written.*uid 65534"),
-    "no python": ("IMAGE", "sandboxkit/scratch:1", ConfigurationError, "python3 in the default"),
+    "not writable": (
+        "SECURITY",
+        "restricted",
+        errors.ConfigurationError,
+        r"cannot be written.*uid 65534",
+    ),
+    "no python": (
+        "IMAGE",
+        "sandboxkit/scratch:1",
+        errors.ConfigurationError,
+        "python3 in the default",
+    ),
     "no claim": (
         "STORAGE_CLAIM",
         "absent",
-        SandboxStartError,
+        errors.SandboxStartError,
         r'"absent" not found.*check storage',
     ),
 }
@@ -274,7 +274,7 @@ def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:
         done = session.run(["sh", "-c", script]).result(120)
         assert done.returncode == 0, done.stderr
     assert ask(lambda provider: provider.list_volumes()) == ["cache"]
-    with pytest.raises(VolumeError, match="no volume 'other'"):
+    with pytest.raises(errors.VolumeError, match="no volume 'other'"):
         ask(lambda provider: provider.remove_volume("other"))
     ask(lambda provider: provider.remove_volume("cache"))
     assert ask(lambda provider: provider.list_volumes()) == []
@@ -284,9 +284,9 @@ def test_a_volume_goes_with_what_any_user_has_written(store: Path) -> None:
 def test_without_a_claim_nothing_is_mounted_or_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(_VARIABLE, raising=False)
     provider = KubernetesProvider(kubeconfig="/nowhere")
-    with pytest.raises(ConfigurationError, match=r"mounts='/cache'.*STORAGE_CLAIM"):
+    with pytest.raises(errors.ConfigurationError, match=r"mounts='/cache'.*STORAGE_CLAIM"):
         provider.check(SandboxSpec(mounts={"/cache": Volume("cache").source}))
     assert Operation(provider.list_volumes()).result(60) == []
     assert Operation(provider.remove_unused_datasets()).result(60) == []
-    with pytest.raises(VolumeError, match="no volume 'cache'"):
+    with pytest.raises(errors.VolumeError, match="no volume 'cache'"):
         Operation(provider.remove_volume("cache")).result(60)

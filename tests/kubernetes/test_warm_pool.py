@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import anyio
@@ -131,14 +132,11 @@ async def test_what_a_template_lacks_is_refused(
     boxes: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = boxes.provider()
-    for option, spec in {
-        "image": SandboxSpec(image="a"),
-        "memory_mb": SandboxSpec(memory_mb=64),
-        "cpus": SandboxSpec(cpus=1.0),
-        "mounts": SandboxSpec(mounts={"/a": "vol:a"}),
-    }.items():
+    # Any: one type per option.
+    specs: dict[str, Any] = {"image": "a", "memory_mb": 64, "cpus": 1.0, "mounts": {"/a": "vol:a"}}
+    for option, value in specs.items():
         with pytest.raises(ConfigurationError, match=f"{option}=.*template"):
-            provider.check(spec)
+            provider.check(SandboxSpec(**{option: value}))
     with pytest.raises(ConfigurationError, match="security='restricted' with claims='pool'"):
         KubernetesProvider(security="restricted")
     assert ClusterOptions(claims="pool").lease == 60.0

@@ -123,7 +123,9 @@ Step = tuple[str, dict[str, Any]] | bytes | str
 
 @asynccontextmanager
 async def scripted(
-    folder: Path, *watches: Sequence[Step] | web.Response, lists: Callable[[str], web.Response]
+    folder: Path,
+    *watches: Sequence[Step] | web.Response,
+    lists: Callable[[str], web.Response] = lambda limit: _listed(10),
 ) -> AsyncIterator[tuple[Answers, PodWatch]]:
     """A watch of a server that does these steps for one request to watch after the other, and the last ones
     for all others. `lists` gets a list's limit."""
@@ -159,10 +161,6 @@ def _line(step: Any) -> bytes:
     return json.dumps({"type": step[0], "object": step[1]}).encode() + b"\n"
 
 
-def _ten(limit: str) -> web.Response:
-    return _listed(10)
-
-
 async def test_a_broken_watch_resumes_at_the_last_bookmark(tmp_path: Path) -> None:
     bookmark = ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "17"}})
     async with scripted(
@@ -170,7 +168,6 @@ async def test_a_broken_watch_resumes_at_the_last_bookmark(tmp_path: Path) -> No
         [("ADDED", _pod(11)), bookmark, _line(bookmark)[:30], CUT],
         [("MODIFIED", _pod(18, message="x" * 300_000))],  # ended by the server
         [("DELETED", _pod(19)), STAY],
-        lists=_ten,
     ) as (answers, watch):
         seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
     assert seen.pod["metadata"]["resourceVersion"] == "19"
@@ -241,7 +238,7 @@ async def test_useless_connections_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: list[Step]
 ) -> None:
     monkeypatch.setattr(_api, "_WATCH_SILENCE", 0.3)
-    async with scripted(tmp_path, odd, odd, [("ADDED", _pod(11)), STAY], lists=_ten) as (_, watch):
+    async with scripted(tmp_path, odd, odd, [("ADDED", _pod(11)), STAY]) as (_, watch):
         await watch.until("pod", lambda seen: True, seconds=60)
 
 
@@ -265,7 +262,7 @@ async def test_a_second_deletion_by_the_node_does_not_replace_the_first(tmp_path
     asked["metadata"] |= {"deletionTimestamp": at(11), "deletionGracePeriodSeconds": 1}
     again["metadata"] |= {"deletionTimestamp": at(15), "deletionGracePeriodSeconds": 0}
     events: list[Step] = [("ADDED", _pod(11)), ("MODIFIED", asked), ("DELETED", again), STAY]
-    async with scripted(tmp_path, events, lists=_ten) as (_, watch):
+    async with scripted(tmp_path, events) as (_, watch):
         watch.follow("pod")
         seen = await watch.until("pod", lambda seen: seen.gone, seconds=60)
     assert not _ends.end_error(seen, sandbox_id="pod").out_of_memory

@@ -5,13 +5,7 @@ import time
 
 import pytest
 
-from sandboxkit import Operation, Session
-from sandboxkit.errors import (
-    CapacityError,
-    ConfigurationError,
-    ProviderUnavailableError,
-    SandboxTerminatedError,
-)
+from sandboxkit import Operation, Session, errors
 from sandboxkit.types import SandboxSpec
 from tests.pool.providers import DEADLINE, Counting, Gated, settled, until
 
@@ -122,42 +116,42 @@ def test_a_lifetime_counts_from_the_hand_out() -> None:
 
 
 def test_a_failed_background_creation_fails_no_start() -> None:
-    wrong = CapacityError("full, says the first")
-    provider = Counting(wrong, ProviderUnavailableError("down, says the second"))
+    wrong = errors.CapacityError("full, says the first")
+    provider = Counting(wrong, errors.ProviderUnavailableError("down, says the second"))
     with Session(provider, pool=1) as session:
         stats = until(session, lambda stats: stats.recent != ())
         assert "could not be made (CapacityError: full, says the first)" in stats.recent[0]
-        with pytest.raises(ProviderUnavailableError, match="down, says the second"):
+        with pytest.raises(errors.ProviderUnavailableError, match="down, says the second"):
             session.run(["true"]).result(DEADLINE)
         assert session.run(["true"]).result(DEADLINE).returncode == 0
         until(session, lambda stats: stats.ready == 1)
-        provider.errors.append(CapacityError("full again"))
-        with pytest.raises(CapacityError, match="full again"):
+        provider.errors.append(errors.CapacityError("full again"))
+        with pytest.raises(errors.CapacityError, match="full again"):
             session.warm(env={"B": "1"}).result(DEADLINE)
         session.warm().result(DEADLINE)
         settled(session, provider)
 
 
 def test_all_creations_wait_when_the_backend_asks_for_it() -> None:
-    provider = Counting(ProviderUnavailableError("too many", retry_after=0.5))
+    provider = Counting(errors.ProviderUnavailableError("too many", retry_after=0.5))
     with Session(provider) as session:
-        with pytest.raises(ProviderUnavailableError, match="too many"):
+        with pytest.raises(errors.ProviderUnavailableError, match="too many"):
             session.run(["true"]).result(DEADLINE)
         for process in [session.run(["true"]) for _ in range(5)]:
             process.result(DEADLINE)
         first, *others = provider.attempts
         assert min(others) - first >= 0.5
         provider.errors += [
-            ProviderUnavailableError("too many", retry_after=0.3),
-            ProviderUnavailableError("too many today", retry_after=3600),
+            errors.ProviderUnavailableError("too many", retry_after=0.3),
+            errors.ProviderUnavailableError("too many today", retry_after=3600),
         ]
-        with pytest.raises(ProviderUnavailableError, match="too many"):
+        with pytest.raises(errors.ProviderUnavailableError, match="too many"):
             session.run(["true"]).result(DEADLINE)
         # Those that wait when the pause gets long fail at once.
-        errors = [each.exception(DEADLINE) for each in [session.run(["true"]) for _ in range(4)]]
-        asked = [each for each in errors if "as the backend asked: too many today" in str(each)]
+        raised = [each.exception(DEADLINE) for each in [session.run(["true"]) for _ in range(4)]]
+        asked = [each for each in raised if "as the backend asked: too many today" in str(each)]
         assert len(asked) == 3
-        assert isinstance(asked[0], ProviderUnavailableError)
+        assert isinstance(asked[0], errors.ProviderUnavailableError)
         assert asked[0].retry_after is not None
         assert len(provider.attempts) == 8
 
@@ -176,11 +170,11 @@ def test_closing_a_session_while_its_pool_fills_leaves_nothing() -> None:
     process = session.run(["true"])
     until(session, lambda stats: stats.waiting == 1)
     session.close().result(DEADLINE)
-    with pytest.raises(SandboxTerminatedError):
+    with pytest.raises(errors.SandboxTerminatedError):
         process.result(DEADLINE)
     assert provider._boxes == {}
     assert session._sandboxes == set()
-    with pytest.raises(ConfigurationError, match="is closed"):
+    with pytest.raises(errors.ConfigurationError, match="is closed"):
         session.warm()
 
 

@@ -12,16 +12,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, ProcessResult, Sandbox, Session, _loop, _machine_semaphore, wait
-from sandboxkit.errors import (
-    CapacityError,
-    ProviderUnavailableError,
-    SandboxError,
-    SandboxNotCleanError,
-)
+from sandboxkit import Operation, Sandbox, Session, _loop, _machine_semaphore, errors, wait
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
-from sandboxkit.types import SandboxSpec
+from sandboxkit.types import ProcessResult, SandboxSpec
 from tests.pool.providers import Resetting
 
 SOON = 60.0
@@ -53,9 +47,9 @@ class OfMachine(Resetting):
 
     async def create(self, spec: SandboxSpec) -> str:
         if "create" in self.machine.faults:
-            raise ProviderUnavailableError("the connection was reset")
+            raise errors.ProviderUnavailableError("the connection was reset")
         if "full" in self.machine.faults:
-            raise CapacityError("no room for now")
+            raise errors.CapacityError("no room for now")
         sandbox_id = await super().create(spec)
         self.machine.alive[sandbox_id] = spec.env != APART, self
         counted = sum(counts for counts, _ in self.machine.alive.values())
@@ -64,19 +58,19 @@ class OfMachine(Resetting):
 
     async def delete(self, sandbox_id: str) -> None:
         if "delete" in self.machine.faults:
-            raise ProviderUnavailableError("the connection was reset")
+            raise errors.ProviderUnavailableError("the connection was reset")
         await super().delete(sandbox_id)
         self.machine.alive.pop(sandbox_id, None)
 
     async def reset(self, sandbox_id: str) -> None:
         if "reset" in self.machine.faults and sandbox_id in self.used:
-            raise SandboxNotCleanError("/workspace", sandbox_id=sandbox_id)
+            raise errors.SandboxNotCleanError("/workspace", sandbox_id=sandbox_id)
         self.used.add(sandbox_id)  # the first call notes what is there
         await super().reset(sandbox_id)
 
     async def ready(self, sandbox_id: str) -> bool:
         if "ready" in self.machine.faults:
-            raise ProviderUnavailableError("the connection was reset")
+            raise errors.ProviderUnavailableError("the connection was reset")
         return await super().ready(sandbox_id)
 
 
@@ -154,11 +148,11 @@ class Pools:
         for name in self.chance.sample(sorted(self.boxes), min(1, len(self.boxes))):
             try:
                 reading = self.boxes[name].exec(["cat", "/workspace/name"])
-            except SandboxError:
+            except errors.SandboxError:
                 return  # its session was closed
             try:
                 assert reading.result(0.3).stdout == name
-            except (SandboxError, TimeoutError):
+            except (errors.SandboxError, TimeoutError):
                 reading.cancel()
 
     def stop(self) -> None:
@@ -177,7 +171,7 @@ class Pools:
     def warm(self) -> None:
         session = self.chance.choice(self.sessions)
         if session.pool:
-            with suppress(SandboxError, TimeoutError):
+            with suppress(errors.SandboxError, TimeoutError):
                 session.warm().result(0.1)
 
     def close_and_go_on(self) -> None:

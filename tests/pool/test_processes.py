@@ -3,18 +3,17 @@
 import os
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 
 from sandboxkit import ConfigurationError, Session
+from tests.data_here import beside
 from tests.pool.providers import DEADLINE, Counting, Here, own_places, settled, until
 
 __all__ = ["own_places"]
 
 
-PROGRAMS = tomllib.loads(Path(__file__).with_name("processes.toml").read_text())
+PROGRAMS = beside(__file__, "processes.toml")
 
 
 @pytest.mark.usefixtures("own_places")

@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import tomllib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,19 +13,18 @@ from sandboxkit.integrations.rewards import Limits, Verdict, grading_session
 from sandboxkit.integrations.rewards.programs import Program
 from sandboxkit.testing.conformance._base import until as wait_until
 from sandboxkit.types import CommandFile, CommandInput, CommandSeries, CommandSetup, Interpreter
+from tests.data_here import beside
 from tests.docker_here import require_docker
 from tests.pool.providers import DEADLINE, Counting, Resetting, on_the_loop, settled, until
 from tests.process_list import processes
 from tests.reset.jobs import ENDS_CONNECTIONS
 
-PROGRAMS = tomllib.loads(Path(__file__).with_name("processes.toml").read_text())
+PROGRAMS = beside(__file__, "processes.toml")
 JOB = ["sh", "-c", "ls; cat mine; echo 1 >theirs"]
 
 
-def session_of(provider: Resetting, most: int = 1) -> Session:
-    return Session(
-        provider, pool=most, max_concurrency=most, reuse="reset", profile="strict", lifetime=60
-    )
+def session_of(provider: Resetting | str, most: int = 1) -> Session:
+    return Session(provider, pool=most, max_concurrency=most, reuse="reset", profile="strict")
 
 
 def test_each_job_gets_the_sandbox_in_its_initial_state() -> None:
@@ -191,15 +188,11 @@ def inputs(count: int) -> tuple[CommandInput, ...]:
     return tuple(CommandInput(f"line{n}\n".encode(), (f"run{n}",)) for n in range(count))
 
 
-def resetting(provider: str) -> Session:
-    return Session(provider, pool=1, max_concurrency=1, profile="strict", reuse="reset")
-
-
 @pytest.fixture(params=["local", "docker"])
 def session(request: pytest.FixtureRequest) -> Iterator[Session]:
     if request.param == "docker":
         require_docker()
-    with resetting(request.param) as session:
+    with session_of(request.param) as session:
         yield session
 
 
@@ -278,13 +271,11 @@ def test_the_cases_of_a_submission_share_sandboxes(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_series_is_refused_beside_another_call_and_the_sandbox_stays_usable() -> None:
-    with resetting("local") as session:
+    with session_of("local") as session:
         sandbox = session.sandbox()
         sleeping = sandbox.exec(["sleep", "100"])
         sandbox.exec(["true"]).result(DEADLINE)
-        with pytest.raises(
-            ConfigurationError, match="no other request may be open beside a series"
-        ):
+        with pytest.raises(ConfigurationError, match="no other request may be open beside a ser"):
             sandbox.exec_each(["true"], CommandSeries(inputs(2), seconds=1)).result(DEADLINE)
         sleeping.cancel()
         assert len(sandbox.exec_each(["true"], CommandSeries(inputs(2), 1)).result(DEADLINE)) == 2
