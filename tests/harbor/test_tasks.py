@@ -83,9 +83,8 @@ class Flaky(Mapping[str, str]):
 
 async def test_a_network_failure_in_the_tests_is_masked(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", test=f"echo $REWARD >{OUT}/reward.txt", settings=NETWORK)
-    flaky = Flaky()
     task = load_task(folder, image="default", allow_network="internet")
-    task = dataclasses.replace(task, test_env=flaky)
+    task = dataclasses.replace(task, test_env=(flaky := Flaky()))
     async with Session("local") as session:
         agent = session.sandbox(workdir=task.workdir)
         await agent.start()

@@ -48,27 +48,24 @@ async def there(provider: str) -> set[str]:
     return {info.id for info in found if "harbor" in info.tags}
 
 
+def ours(provider: str) -> EnvironmentConfig:
+    """Tasks of Harbor have the internet if they say nothing."""
+    kwargs = ON[provider] | {"allow_network": "internet"}
+    return EnvironmentConfig(import_path=IMPORT_PATH, kwargs=kwargs)
+
+
 async def trial(
     folder: Path, task: Path, provider: str, agent: str | None, import_path: str | None = None
 ) -> Trial:
-    kwargs = ON[provider] | {"allow_network": "internet"}
-    environment = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=kwargs)
-    config = TrialConfig(
-        task=TaskConfig(path=task),
-        trials_dir=folder / "trials",
-        agent=AgentConfig(name=agent, import_path=import_path),
-        environment=environment,
-    )
-    return await Trial.create(config)
+    given: dict[str, Any] = {"task": TaskConfig(path=task), "trials_dir": folder / "trials"}
+    agents = AgentConfig(name=agent, import_path=import_path)
+    return await Trial.create(TrialConfig(**given, agent=agents, environment=ours(provider)))
 
 
 def environment(folder: Path) -> Any:  # Any: untyped here
-    # Tasks of Harbor have the internet if they say nothing.
-    kwargs = ON["local"] | {"allow_network": "internet"}
-    config = EnvironmentConfig(import_path=IMPORT_PATH, kwargs=kwargs)
     read = Task(write(folder / "answer"))
     return EnvironmentFactory.create_environment_from_config(
-        config=config,
+        config=ours("local"),
         environment_dir=read.paths.environment_dir,
         environment_name="answer",
         session_id="answer__env",
@@ -83,8 +80,7 @@ async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: s
         require_docker()
     task = write(tmp_path / "answer")
     for agent, reward in (("oracle", 1), ("nop", 0)):
-        made = await trial(tmp_path, task, provider, agent)
-        result = await made.run()
+        result = await (await trial(tmp_path, task, provider, agent)).run()
         assert result.exception_info is None
         assert result.verifier_result.rewards == {"reward": reward}
     assert await there(provider) == set()
@@ -107,9 +103,8 @@ async def test_each_phase_of_a_trial_has_its_own_network(tmp_path: Path, mode: s
         'test "$(echo $(cat installed solved tested))" = "502 403 502"\n'
         "echo $((! $?)) >/logs/verifier/reward.txt\n"
     )
-    settings = PHASES
-    if mode == "public":
-        settings = settings.replace('"allowlist"\nallowed_hosts', '"public"\n#')
+    public = PHASES.replace('"allowlist"\nallowed_hosts', '"public"\n#')
+    settings = public if mode == "public" else PHASES
     task = write(tmp_path / "answer", test=test, settings=settings)
     made = await trial(tmp_path, task, "local", None, f"{__name__}:{Looking.__name__}")
     result = await made.run()
@@ -184,9 +179,7 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path) -> None:
     assert await there("local") == set()
 
 
-async def test_a_failed_stop_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_stop_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     box = environment(tmp_path)
     await box.start(force_build=False)
 
@@ -239,14 +232,12 @@ async def test_files_go_both_ways(tmp_path: Path) -> None:
         await box.download_dir("/job/copy", tmp_path / "back")
         await box.download_file("/job/run.sh", tmp_path / "new" / "one")
         assert await box.is_dir("/job/copy")
-        await box.download_dir_with_exclusions(
-            source_dir="/job", target_dir=tmp_path / "less", exclude=["copy"]
-        )
+        places: dict[str, Any] = {"source_dir": "/job", "target_dir": tmp_path / "less"}
+        await box.download_dir_with_exclusions(**places, exclude=["copy"])
         with pytest.raises(FileNotFoundError):
             await box.download_file("/job/missing", tmp_path / "missing")
-    written = (source / "deep" / "run.sh").read_text()
-    assert (tmp_path / "back" / "deep" / "run.sh").read_text() == written
-    assert (tmp_path / "new" / "one").read_text() == written
+    for path in ("source/deep/run.sh", "back/deep/run.sh", "new/one"):
+        assert (tmp_path / path).read_text() == "#!/bin/sh\necho ran\n"
     assert {path.name for path in (tmp_path / "less").iterdir()} == {"hint.txt", "run.sh"}
 
 

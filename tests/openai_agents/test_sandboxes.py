@@ -129,19 +129,16 @@ async def test_an_interrupted_run_goes_on_with_its_files(session: Session, tmp_p
         tools.exec_command.needs_approval = removes
 
     steps = [[shell("echo kept > notes", 1)], [shell("cat notes && rm notes", 2)]]
-    coder = SandboxAgent(
-        name="coder",
-        model=ScriptedModel([*steps, [assistant_message("Removed.")]]),
-        capabilities=[Shell(configure_tools=ask)],
-    )
-    how = config(SandboxkitClient(session), snapshot=LocalSnapshotSpec(base_path=tmp_path))
+    model = ScriptedModel([*steps, [assistant_message("Removed.")]])
+    coder = SandboxAgent(name="coder", model=model, capabilities=[Shell(configure_tools=ask)])
+    kept = LocalSnapshotSpec(base_path=tmp_path)
+    how, again = (config(SandboxkitClient(session), snapshot=kept) for _ in range(2))
     first = await Runner.run(coder, "Go.", run_config=how)
     assert await living(session) == []
     state = await RunState.from_string(coder, first.to_state().to_string())
     (question,) = state.get_interruptions()
     state.approve(question)
-    how = config(SandboxkitClient(session), snapshot=LocalSnapshotSpec(base_path=tmp_path))
-    second = await Runner.run(coder, state, run_config=how)
+    second = await Runner.run(coder, state, run_config=again)
     assert second.final_output == "Removed."
     outputs = [item.output for item in second.new_items if isinstance(item, ToolCallOutputItem)]
     assert outputs[-1].endswith("code 0\nOutput:\nkept\n")
@@ -177,15 +174,13 @@ async def test_a_cancelled_run_leaves_no_sandbox(session: Session) -> None:
         await run  # the fixture looks for what it left
 
 
-@pytest.mark.parametrize("manifest", [None, Manifest(root="/tmp/b")])
-async def test_commands_start_in_the_root_or_workdir(
-    session: Session, manifest: Manifest | None
-) -> None:
+@pytest.mark.parametrize("root", ["/tmp/a", "/tmp/b"])
+async def test_commands_start_in_the_root_or_workdir(session: Session, root: str) -> None:
     client = SandboxkitClient(session)
-    options = SandboxkitClientOptions(workdir="/tmp/a")
-    async with await client.create(manifest=manifest, options=options) as sandbox:
-        directory = manifest.root if manifest else "/tmp/a"
-        assert outcome(await sandbox.exec("pwd")) == (0, f"{directory}\n", "")
+    given: Any = {"options": SandboxkitClientOptions(workdir="/tmp/a")}
+    given |= {} if root == "/tmp/a" else {"manifest": Manifest(root=root)}
+    async with await client.create(**given) as sandbox:
+        assert outcome(await sandbox.exec("pwd")) == (0, f"{root}\n", "")
     await client.delete(sandbox)
 
 
@@ -325,8 +320,7 @@ async def test_output_beyond_the_limit_says_so(sandbox: SandboxSession) -> None:
 async def test_a_dead_sandbox_is_a_transport_error_not_a_status(sandbox: SandboxSession) -> None:
     inner = sandbox._inner
     assert isinstance(inner, openai_agents.SandboxkitSession)
-    started = await sandbox.pty_exec_start("sleep 600", yield_time_s=0)
-    assert started.process_id is not None
+    number = (await sandbox.pty_exec_start("sleep 600", yield_time_s=0)).process_id or 0
     assert await sandbox.running()
     await inner.sandbox.stop()
     with pytest.raises(errors.ExecTransportError) as caught:
@@ -335,7 +329,7 @@ async def test_a_dead_sandbox_is_a_transport_error_not_a_status(sandbox: Sandbox
     with pytest.raises(errors.ExecTransportError):
         await sandbox.pty_exec_start("true")
     with pytest.raises(errors.ExecTransportError):
-        await sandbox.pty_write_stdin(session_id=started.process_id, chars="")
+        await sandbox.pty_write_stdin(session_id=number, chars="")
     with pytest.raises(errors.WorkspaceArchiveReadError):
         await sandbox.persist_workspace()
     assert not await sandbox.running()
@@ -352,8 +346,7 @@ async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> No
     argv = ("python3", "-i", "-q")
     update = await sandbox.pty_exec_start(*argv, shell=False, tty=True, yield_time_s=0)
     assert update.exit_code is None
-    number = update.process_id
-    assert number is not None
+    number = update.process_id or 0
     await typed(sandbox, number, "x = 6\nx * 7\n", until=b"42\r\n")
     await typed(sandbox, number, "import time; print(1 / 2); time.sleep(600)\n", until=b"0.5\r\n")
     await typed(sandbox, number, "\x03", until=b"KeyboardInterrupt")
@@ -366,9 +359,7 @@ async def test_a_terminal_continues_between_calls(sandbox: SandboxSession) -> No
 async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: SandboxSession) -> None:
     script = "until [ -e go ]; do sleep 0.05; done; yes | head -c 3000000; printf '\\nready\\n'"
     script += "; touch did"
-    update = await sandbox.pty_exec_start(script, yield_time_s=0)
-    number = update.process_id
-    assert number is not None
+    number = (await sandbox.pty_exec_start(script, yield_time_s=0)).process_id or 0
     await sandbox.exec("touch go; until [ -e did ]; do sleep 0.05; done")
     update = await sandbox.pty_write_stdin(session_id=number, chars="", yield_time_s=30)
     assert update.exit_code == 0
@@ -380,8 +371,7 @@ async def test_a_command_in_the_background_keeps_its_newest_output(sandbox: Sand
 async def test_a_command_without_terminal_has_no_input_and_dies(sandbox: SandboxSession) -> None:
     require_program("pgrep")
     update = await sandbox.pty_exec_start("sleep 600 & exec sleep 600", yield_time_s=0)
-    number = update.process_id
-    assert number is not None
+    number = update.process_id or 0
     with pytest.raises(RuntimeError, match="stdin is not available for this process"):
         await sandbox.pty_write_stdin(session_id=number, chars="x")
     await sandbox.pty_terminate_all()
@@ -398,10 +388,9 @@ async def test_files_are_those_of_the_workspace(sandbox: SandboxSession) -> None
     assert [entry.path for entry in await sandbox.ls("deep/in")] == ["/workspace/deep/in/notes.txt"]
     await sandbox.mv(path, "moved.txt")
     await sandbox.rm("deep", recursive=True)
-    with pytest.raises(errors.WorkspaceReadNotFoundError):
-        await sandbox.read(path)
-    with pytest.raises(errors.WorkspaceReadNotFoundError):
-        await sandbox.read_bounded(path, max_bytes=1)
+    for missing in (sandbox.read(path), sandbox.read_bounded(path, max_bytes=1)):
+        with pytest.raises(errors.WorkspaceReadNotFoundError):
+            await missing
     with pytest.raises(errors.WorkspaceArchiveReadError):
         await sandbox.read(Path("."))
     await sandbox.exec("ln -s /etc/passwd out")

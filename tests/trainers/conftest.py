@@ -13,8 +13,7 @@ from sandboxkit.integrations.trainers._scorer import SampleScorer
 def scorers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[SampleScorer]]:
     """Close what the test's adapters opened, and keep torch's folder within the test's."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    made: list[SampleScorer] = []
-    begin = SampleScorer.__init__
+    made, begin = list[SampleScorer](), SampleScorer.__init__
 
     def recorded(self: SampleScorer, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)

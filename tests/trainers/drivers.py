@@ -1,12 +1,10 @@
 """Each trainer's own way from a response to a reward, through the adapter as the document uses it."""
 
 import asyncio
-import contextlib
 import inspect
 import json
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,6 @@ Reward = Callable[[str, Any], float | None]
 """Returns the reward of a response for a ground truth; None if the trainer leaves the sample out.
 Raises what stops the trainer."""
 
-PUBLISHED = Path(__file__).parent / "published"
 PROMPT = "Write add(a, b).\n"
 
 
@@ -56,26 +53,19 @@ def verl(path: Path, manager: str = "naive") -> Reward:
     from verl.experimental.reward_loop.reward_manager import get_reward_manager_cls
     from verl.trainer.ppo.reward import get_custom_reward_fn
 
-    config = OmegaConf.create(
-        {"reward": {"custom_reward_function": {"path": str(path), "name": "compute_score"}}}
-    )
+    function = {"path": str(path), "name": "compute_score"}
+    config = OmegaConf.create({"reward": {"custom_reward_function": function}})
     compute_score = get_custom_reward_fn(config)
     assert inspect.iscoroutinefunction(compute_score)
 
     async def run(text: str, truth: Any) -> float:
         ids = torch.tensor([[ord(letter) for letter in f"{text}\x00"]])
-        data = DataProto.from_dict(
-            tensors={"responses": ids, "attention_mask": torch.ones_like(ids)},
-            non_tensors={
-                "data_source": np.array(["code"], dtype=object),
-                "reward_model": np.array([{"ground_truth": truth}], dtype=object),
-                "extra_info": np.array([{}], dtype=object),
-            },
-        )
-        made = get_reward_manager_cls(manager)(
-            config=config, tokenizer=Letters(), compute_score=compute_score
-        )
-        answer = await made.run_single(data)
+        tensors = {"responses": ids, "attention_mask": torch.ones_like(ids)}
+        row = {"data_source": "code", "reward_model": {"ground_truth": truth}, "extra_info": {}}
+        others = {name: np.array([value], dtype=object) for name, value in row.items()}
+        data = DataProto.from_dict(tensors=tensors, non_tensors=others)
+        given = {"config": config, "tokenizer": Letters(), "compute_score": compute_score}
+        answer = await get_reward_manager_cls(manager)(**given).run_single(data)
         if "error" not in answer["reward_extra_info"]:
             assert answer["reward_extra_info"].keys() == {"score", "acc", "outcome", "detail"}
         return float(answer["reward_score"])
@@ -94,9 +84,7 @@ def openrlhf_agent(path: Path) -> Reward:
     """Let OpenRLHF run an episode of the file's agent."""
     framework("openrlhf.utils.agent")
     text = path.read_text().replace("reward_function", "agent_executor")
-    made: dict[str, Any] = {}
-    exec(compile(text.replace("reward_func ", "AgentExecutor "), str(path), "exec"), made)
-    executor = made["AgentExecutor"]()
+    executor = made(path, text.replace("reward_func ", "AgentExecutor "))["AgentExecutor"]()
     return lambda text, truth: _episode(executor, text, truth)
 
 
@@ -104,20 +92,12 @@ def _episode(executor: Any, text: str, truth: Any) -> float | None:
     async def generate(*_: Any, **__: Any) -> Any:
         ids = [ord(letter) for letter in f"{text}\x00"]
         shown = Letters().decode(ids, skip_special_tokens=False)
-        return SimpleNamespace(
-            outputs=[SimpleNamespace(token_ids=ids, text=shown, finish_reason="stop")]
-        )
+        output = SimpleNamespace(token_ids=ids, text=shown, finish_reason="stop")
+        return SimpleNamespace(outputs=[output])
 
-    answer = asyncio.run(
-        executor.execute(
-            PROMPT,
-            json.dumps(truth),
-            SimpleNamespace(max_tokens=500, logprobs=None),
-            4000,
-            Letters(),
-            SimpleNamespace(generate=generate),
-        )
-    )
+    sampling = SimpleNamespace(max_tokens=500, logprobs=None)
+    engine, label = SimpleNamespace(generate=generate), json.dumps(truth)
+    answer = asyncio.run(executor.execute(PROMPT, label, sampling, 4000, Letters(), engine))
     if answer["reward"] is None:  # its trainer cannot make a batch of it
         raise RuntimeError("OpenRLHF stops: no reward")
     reward, score = float(answer["reward"]), float(answer["scores"])
@@ -126,7 +106,7 @@ def _episode(executor: Any, text: str, truth: Any) -> float | None:
 
 
 def slime_single(path: Path) -> Reward:
-    custom_rm = _made(path)["custom_rm"]
+    custom_rm = made(path)["custom_rm"]
 
     def run(text: str, truth: Any) -> float | None:
         group = [slime.Sample(prompt=PROMPT, response=text, label=json.dumps(truth))]
@@ -139,7 +119,7 @@ def slime_single(path: Path) -> Reward:
 def skyrl(path: Path) -> Reward:
     gym = framework("skyrl_gym")
     name = f"code-{path.parent.name}"
-    gym.register(name, entry_point=_made(path)["CodeEnv"])
+    gym.register(name, entry_point=made(path)["CodeEnv"])
 
     def run(text: str, truth: Any) -> float:
         env = gym.make(name, env_config={}, extras={"reward_spec": {"ground_truth": truth}})
@@ -156,16 +136,13 @@ def skyrl(path: Path) -> Reward:
 
 def nemo_gym(path: Path) -> Reward:
     """POST a row to the file's server."""
-    with published():
-        server = _made(path)["Server"]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent / "published")
+        server = made(path)["Server"]()
 
     def run(text: str, truth: Any) -> float | None:
-        row = {
-            "responses_create_params": {"input": PROMPT},
-            "response": {"output_text": text},
-            "verifier_metadata": truth,
-        }
-        answer = asyncio.run(server.post(row))
+        row = {"responses_create_params": {"input": PROMPT}, "response": {"output_text": text}}
+        answer = asyncio.run(server.post({**row, "verifier_metadata": truth}))
         marked = answer.get("mask_sample", False)
         assert answer.get("instance_config", {}).get("mask_sample", False) is marked
         assert ("_ng_failure_class" in answer) is marked
@@ -174,16 +151,8 @@ def nemo_gym(path: Path) -> Reward:
     return run
 
 
-@contextlib.contextmanager
-def published() -> Iterator[None]:
-    """Let imports find the packages that are written down in `published`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(PUBLISHED)
-        yield
-    assert sys.path[0] != str(PUBLISHED)
-
-
-def _made(path: Path) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    exec(compile(path.read_text(), str(path), "exec"), made)
-    return made
+def made(path: Path, text: str = "") -> dict[str, Any]:
+    """What the file's code makes, or this code in its place."""
+    names: dict[str, Any] = {}
+    exec(compile(text or path.read_text(), str(path), "exec"), names)
+    return names

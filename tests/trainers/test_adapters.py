@@ -34,7 +34,6 @@ DRIVERS: dict[str, tuple[str, Callable[[Path], drivers.Reward]]] = {
 }
 each_trainer = pytest.mark.parametrize("name", DRIVERS)
 Use = Callable[[Any], None]
-CAN_MASK = ("openrlhf", "openrlhf agent", "nemo gym")
 
 
 @pytest.fixture
@@ -51,12 +50,7 @@ def reward_of(name: str, folder: Path, changes: str = "", **given: Any) -> drive
 @each_trainer
 def test_the_documented_lines_reward_right_and_wrong_responses(name: str, tmp_path: Path) -> None:
     reward = reward_of(name, tmp_path, ", pool=1")
-    assert reward(RIGHT, TASK) == 1.0
-    assert reward(WRONG, TASK) == 0.0
-    assert reward("no idea", TASK) == 0.0
-
-
-STOPS = (ProviderUnavailableError, RuntimeError)
+    assert [reward(text, TASK) for text in (RIGHT, WRONG, "no idea")] == [1.0, 0.0, 0.0]
 
 
 @each_trainer
@@ -70,11 +64,11 @@ def test_no_sample_becomes_0_when_the_backend_dies(
     assert reward("ab", {}) == 1.0
     assert reward("abc", {}) == 0.0
     provider.refuses = lambda number: True
-    with pytest.raises(STOPS, match=r"no capacity|no reward"):
+    with pytest.raises((ProviderUnavailableError, RuntimeError), match=r"no capacity|no reward"):
         reward("abcd", {})
 
 
-@pytest.mark.parametrize("name", CAN_MASK)
+@pytest.mark.parametrize("name", ["openrlhf", "openrlhf agent", "nemo gym"])
 def test_a_masked_sample_is_left_out(name: str, tmp_path: Path, use_provider: Use) -> None:
     use_provider(provider := Refusing())
     reward = reward_of(name, tmp_path, ', extract=whole, on_infra="mask"', grader="Length()")
@@ -93,34 +87,30 @@ def test_a_mask_is_refused_if_a_trainer_has_none(name: str, trainer: str, tmp_pa
     assert f"on_infra='mask': {trainer} cannot leave a sample out" in message
 
 
-def slime_group(folder: Path, policy: str, texts: list[str], *, group_rm: bool) -> list[Any]:
-    made: dict[str, Any] = {}
-    path = drivers.file_of("slime", folder, f', extract=whole, on_infra="{policy}"', "Length()")
-    exec(compile(path.read_text(), str(path), "exec"), made)
+def slime_group(folder: Path, texts: list[str], *, group_rm: bool = True) -> list[Any]:
+    path = drivers.file_of("slime", folder, ', extract=whole, on_infra="mask"', "Length()")
     group = [slime.Sample(response=text, label="{}") for text in texts]
-    return asyncio.run(slime.rewarded(made["custom_rm"], group, group_rm=group_rm))
+    return asyncio.run(slime.rewarded(drivers.made(path)["custom_rm"], group, group_rm=group_rm))
 
 
 def test_slime_leaves_a_sample_out_of_loss_and_mean(tmp_path: Path, use_provider: Use) -> None:
     use_provider(Refusing(lambda number: number == 1))  # the first is that of the first check
-    group = slime_group(tmp_path, "mask", ["ab", "cd", "abc"], group_rm=True)
-    lost = [sample.remove_sample for sample in group]
-    assert sum(lost) == 1
+    group = slime_group(tmp_path, ["ab", "cd", "abc"])
     known = [s.reward for s in group if not s.remove_sample]
-    mean = sum(known) / len(known)
-    expected = [0.0 if s.remove_sample else s.reward - mean for s in group]
+    assert len(known) == 2
+    expected = [0.0 if s.remove_sample else s.reward - sum(known) / 2 for s in group]
     assert slime.advantages(group) == pytest.approx(expected)
 
 
 def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Use) -> None:
     use_provider(Refusing(lambda number: number > 0))
     with pytest.raises(ProviderUnavailableError, match=r"all 2 samples .* no capacity"):
-        slime_group(tmp_path, "mask", ["ab", "cd"], group_rm=True)
+        slime_group(tmp_path, ["ab", "cd"])
 
 
 def test_slime_without_groups_is_told_that_it_cannot_mask(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="add --group-rm, or give 'raise' or 'retry'"):
-        slime_group(tmp_path, "mask", ["ab"], group_rm=False)
+        slime_group(tmp_path, ["ab"], group_rm=False)
 
 
 def test_verl_rewards_ground_truths_as_parquet_holds_them(tmp_path: Path) -> None:

@@ -31,10 +31,9 @@ def test_verl_grades_programs_through_the_service() -> None:
 def test_verl_sends_a_request_again_when_the_backend_fails(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider = Mortal()
+    provider, pauses = Mortal(), list[float]()
     provider.dead = True
     url = serve(provider=provider, pool=0)
-    pauses: list[float] = []
     monkeypatch.setattr(fusion.time, "sleep", pauses.append)
     answer, error = fusion.call_sandbox_api(f"{url}/run_code", "1", "", 1, 1, -1)
     assert answer is None

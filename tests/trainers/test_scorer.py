@@ -71,12 +71,10 @@ def test_samples_that_come_at_once_share_one_session() -> None:
 
 
 def test_retry_waits_for_a_backend_that_is_not_yet_up() -> None:
-    def late() -> Refusing:
-        return Refusing(lambda number: number == 0)
-
-    assert rewards(scorer(Broken(), on_infra="retry", provider=late()), "good") == [1.0]
+    retried, masked = (Refusing(lambda number: number == 0) for _ in range(2))
+    assert rewards(scorer(Broken(), on_infra="retry", provider=retried), "good") == [1.0]
     with pytest.raises(ProviderUnavailableError, match="no capacity"):
-        rewards(scorer(Broken(), on_infra="mask", provider=late()), "good")
+        rewards(scorer(Broken(), on_infra="mask", provider=masked), "good")
 
 
 def test_a_masked_sample_has_no_reward_until_only_failures_follow_each_other() -> None:
@@ -99,23 +97,18 @@ def test_a_policy_that_cannot_be_followed_is_refused(name: str, value: Any) -> N
 
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "integrations" / "trainers"
-LONGEST = 120
+DOCUMENT = (ROOT / "docs" / "adapters.md").read_text()
 
 
 def test_the_table_has_each_adapter_with_its_number_of_lines() -> None:
-    rows = re.findall(r"^\| .* \| \[`(\w+)\.py`\]\(\S+\) \| (\d+) \|", _document(), re.MULTILINE)
-    adapters = [path for path in FOLDER.glob("*.py") if not path.stem.startswith("_")]
+    rows = re.findall(r"^\| .* \| \[`(\w+)\.py`\]\(\S+\) \| (\d+) \|", DOCUMENT, re.MULTILINE)
+    adapters = (ROOT / "integrations" / "trainers").glob("[!_]*.py")
     real = {path.stem: len(path.read_text().splitlines()) for path in adapters}
     assert {name: int(lines) for name, lines in rows} == real
-    assert max(real.values()) <= LONGEST
+    assert max(real.values()) <= 120
 
 
 def test_each_use_takes_three_lines() -> None:
     for name in ("verl", "OpenRLHF", "slime", "SkyRL", "NeMo Gym"):
-        (row,) = re.findall(rf"^\| {name} \(.*$", _document(), re.MULTILINE)
+        (row,) = re.findall(rf"^\| {name} \(.*$", DOCUMENT, re.MULTILINE)
         assert len(re.findall("`[^`]+`", row.split(" | ")[1])) == 3, row
-
-
-def _document() -> str:
-    return (ROOT / "docs" / "adapters.md").read_text()
