@@ -36,6 +36,5 @@ def program(script: str) -> str:
 
 def planted(script: str) -> str:
     """A script that does it, and has all that a bundled task runs or reads do it or claim success."""
-    copy = _quoted(f"#!/usr/bin/env python3\n{program(script)}")
-    text: str = _GIVEN["planted"]
+    copy, text = _quoted(f"#!/usr/bin/env python3\n{program(script)}"), str(_GIVEN["planted"])
     return text.replace("PROGRAM", copy).replace("SCRIPT", _quoted(script)) + script

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, Egress, SandboxSpec, Session
+from sandboxkit import ConfigurationError, Egress, Session
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import SweConfig, SweEnv, SwePool, Task, load_tasks, run_episode
-from sandboxkit.testing import FakeProvider
 from tests.data_here import beside
 from tests.strangers.tasks import write
+from tests.trl.graders import Hanging
 
 pytestmark = pytest.mark.anyio
 RIGHT = {"command": "echo right > answer"}
@@ -67,9 +67,8 @@ async def test_the_budget_ends_the_episode(session: Session, tasks: dict[str, Ta
         assert "the last" not in (await env.step("bash", RIGHT)).observation
         assert "the next call is the last" in (await env.step("nonsense", "{}")).observation
         end = await env.step("bash", {"command": "true"})
-        assert end.done
         assert end.verdict is not None
-        assert end.verdict.score == 1.0
+        assert (end.done, end.verdict.score) == (True, 1.0)
         assert end.reward == pytest.approx(1 - 0.1 - 0.25)
 
 
@@ -113,20 +112,14 @@ async def test_a_setup_that_fails_is_retried_and_masked(session: Session, folder
     (folder / "a" / "setup.sh").write_text("echo broken >&2; exit 3")
     async with SweEnv(session, load_tasks(folder), SweConfig(setup_retries=1)) as env:
         step = await env.reset("a")
-        assert (step.done, step.reward) == (True, None)
         assert step.verdict is not None
-        assert step.verdict.outcome is Outcome.INFRA_ERROR
+        assert (step.reward, step.verdict.outcome) == (None, Outcome.INFRA_ERROR)
         assert "status 3: broken" in step.verdict.detail
         assert (env.metrics.setup_failures, env.metrics.masked) == (2, 1)
         assert not (await env.reset("b")).done
 
 
 async def test_a_sandbox_that_never_starts_masks_its_episode(tasks: dict[str, Task]) -> None:
-    class Hanging(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
     config = SweConfig(start_timeout=0.1, setup_retries=1)
     async with Session(Hanging()) as session, SweEnv(session, tasks, config) as env:
         step = await env.reset("a")
@@ -153,9 +146,8 @@ async def test_rewardless_files_are_tampering(session: Session, folder: Path, te
     async with SweEnv(session, load_tasks(folder)) as env:
         await env.reset("a")
         step = await env.step("submit", "{}")
-        assert step.reward == 0.0
         assert step.verdict is not None
-        assert step.verdict.outcome is Outcome.TAMPERED
+        assert (step.reward, step.verdict.outcome) == (0.0, Outcome.TAMPERED)
 
 
 async def test_the_loop_runs_a_policy_in_a_pool(session: Session, tasks: dict[str, Task]) -> None:
@@ -163,7 +155,6 @@ async def test_the_loop_runs_a_policy_in_a_pool(session: Session, tasks: dict[st
     two = asyncio.Barrier(2)
 
     async def policy(messages: Sequence[dict[str, Any]], tools: object) -> dict[str, Any]:
-        nonlocal live, most
         assert len(tools) == 3  # type: ignore[arg-type]  # a tuple of schemas
         if len(messages) > 1:
             return {"role": "assistant", "content": "done"}

@@ -42,17 +42,14 @@ def session(provider: str) -> Iterator[Session]:
 
 
 def make(folder: Path, test: str = TEST, *, in_place: bool = False, seconds: int = 12) -> Task:
-    settings = (
-        f"[sandboxkit]\nin_place = {str(in_place).lower()}\n[verifier]\ntimeout_sec = {seconds}\n"
-    )
+    settings = f"sandboxkit.in_place = {str(in_place).lower()}\nverifier.timeout_sec = {seconds}"
     write(folder, **{"tests/test.sh": test, "task.toml": settings})
     return load_task(folder)
 
 
-async def work(sandbox: Sandbox, *scripts: str) -> None:
-    for script in scripts:
-        with suppress(CommandTimeoutError):
-            await sandbox.exec(["bash", "-c", script], timeout=10)
+async def work(sandbox: Sandbox, script: str) -> None:
+    with suppress(CommandTimeoutError):
+        await sandbox.exec(["bash", "-c", script], timeout=10)
 
 
 async def cheat(session: Session, task: Task, script: str) -> Verdict:
@@ -102,15 +99,9 @@ async def test_the_shell_of_the_tests_is_closed_to_its_own_user(session: Session
 
 @pytest.mark.parametrize("provider", [USER])
 async def test_tests_are_out_of_another_users_reach(session: Session, tmp_path: Path) -> None:
-    test = (
-        "set -e; ! touch /tests/new; ! echo exit 0 > /tests/test.sh; ! chmod 0 /logs/verifier\n"
-        "! mv /logs/verifier /logs/mine; ! rm -rf /tests; test -x /workspace/add.py\n"
-        "echo 1 > /logs/verifier/reward.txt"
-    )
-    task = make(tmp_path, test)
     agent = session.sandbox()
     await work(agent, f"{RIGHT}; chmod 755 add.py")
-    verdict = await grade(session, task, agent)
+    verdict = await grade(session, make(tmp_path, GIVEN["out_of_reach"]), agent)
     assert verdict.outcome is Outcome.PASSED, verdict
 
 
@@ -127,13 +118,7 @@ async def test_the_exit_status_and_the_reward_agree(
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_the_reward_is_read_after_the_last_process(session: Session, tmp_path: Path) -> None:
     """The forger waits for the shell's end, which a reward after the last process does not give."""
-    forger = (
-        "while kill -0 $PPID 2>/dev/null; do :; done; sleep 0.3; "
-        "while :; do echo 1.0 > /logs/verifier/reward.txt; done"
-    )
-    test = f"setsid env -i bash -c '{forger}' > /dev/null 2>&1 < /dev/null &\n"
-    test += "echo 0 > /logs/verifier/reward.txt"
-    verdict = await grade(session, make(tmp_path, test), session.sandbox())
+    verdict = await grade(session, make(tmp_path, GIVEN["forger"]), session.sandbox())
     assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.0), verdict
 
 

@@ -21,10 +21,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_six_tasks_come_with_sandboxkit() -> None:
-    names = (
-        "cli_from_spec fix_c_build fix_data_pipeline fix_intervals parse_logs repair_git_history"
-    )
-    assert sorted(bundled_tasks()) == names.split()
+    names = "cli_from_spec fix_c_build fix_data_pipeline fix_intervals parse_logs"
+    assert sorted(bundled_tasks()) == [*names.split(), "repair_git_history"]
 
 
 def test_a_folder_holds_tasks_and_is_a_task(tmp_path: Path) -> None:
@@ -39,13 +37,7 @@ def test_a_folder_holds_tasks_and_is_a_task(tmp_path: Path) -> None:
 
 
 def test_harbor_s_layout_is_read(tmp_path: Path) -> None:
-    toml = (
-        "version = '1.0'\n[verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 2\n"
-        "memory_mb = 512\n[sandboxkit]\nin_place = true\nartefacts = ['/app/out']\n"
-    )
-    dockerfile = "# a task\nFROM debian:bookworm\nWORKDIR /app\n"
-    files = {"task.toml": toml, "environment/Dockerfile": dockerfile}
-    task = load_task(write(tmp_path / "harbor", **files))
+    task = load_task(write(tmp_path / "harbor", **beside(__file__)["harbor"]))
     assert (task.image, task.workdir, task.test_timeout) == ("debian:bookworm", "/app", 900.0)
     assert (task.cpus, task.memory_mb, task.in_place) == (2, 512, True)
     assert task.artefacts == ("/app/out",)
@@ -85,9 +77,8 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         load_tasks(tmp_path)
     folder = write(tmp_path / "bare")
     (folder / "tests" / "test.sh").unlink()
-    with pytest.raises(
-        ConfigurationError, match=r"task 'bare': .* neither .*judge\.py nor .*test\.sh"
-    ):
+    neither = r"task 'bare': .* neither .*judge\.py nor .*test\.sh"
+    with pytest.raises(ConfigurationError, match=neither):
         load_task(folder)
     (folder / "instruction.md").unlink()
     with pytest.raises(ConfigurationError, match=r"task 'bare': there is no .*instruction\.md"):
@@ -102,9 +93,9 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_a_repository_is_read_from_its_snapshot(tmp_path: Path, leaves: bool) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "hub" / "datasets--someone--tasks"
-    write(repository / "snapshots" / commit / "tasks" / "one")
+    one = write(repository / "snapshots" / commit / "tasks" / "one")
     if leaves:
-        (repository / "snapshots" / commit / "tasks" / "one" / "secret").symlink_to("/etc/passwd")
+        (one / "secret").symlink_to("/etc/passwd")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     # Of its own process: huggingface_hub reads the environment when it is imported.
@@ -115,8 +106,6 @@ def test_a_repository_is_read_from_its_snapshot(tmp_path: Path, leaves: bool) ->
         capture_output=True,
         text=True,
     )
-    said = [
-        "hf:someone/tasks: a link leaves" if leaves else "one",
-        "hf:someone/others@v1 cannot be fetched",
-    ]
+    found = "hf:someone/tasks: a link leaves" if leaves else "one"
+    said = [found, "hf:someone/others@v1 cannot be fetched"]
     assert done.stdout.splitlines() == said, done.stderr

@@ -8,15 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
-from sandboxkit.integrations._tools import (
-    MARKER,
-    SCHEMAS,
-    Bash,
-    Clock,
-    Toolbox,
-    _bash,
-    truncate_middle,
-)
+from sandboxkit.integrations import _tools
+from sandboxkit.integrations._tools import MARKER, Bash, Clock, Toolbox, _bash
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
 from tests.data_here import beside
@@ -42,16 +35,16 @@ async def edit(tools: Toolbox, **arguments: object) -> str:
 
 def test_output_over_the_limit_drops_its_middle() -> None:
     text = "".join(f"line {n}\n" for n in range(1000))
-    cut = truncate_middle(text, 300)
+    cut = _tools.truncate_middle(text, 300)
     assert len(cut) <= 300
     assert cut.startswith("line 0\n")
     assert cut.endswith("line 999\n")
     left_out = int(cut.partition("[... ")[2].partition(" ")[0])
     kept = cut.replace(f"\n[... {left_out} characters left out ...]\n", "")
     assert left_out == len(text) - len(kept)
-    assert truncate_middle("short", 5) == "short"
+    assert _tools.truncate_middle("short", 5) == "short"
     with pytest.raises(ConfigurationError, match="limit=0"):
-        truncate_middle("x", 0)
+        _tools.truncate_middle("x", 0)
 
 
 async def bash(tools: Toolbox, command: str, **arguments: object) -> str:
@@ -88,9 +81,8 @@ async def test_a_shell_that_ends_is_replaced_and_that_is_said(tools: Toolbox) ->
 
 
 async def test_a_syntax_error_is_shown_and_the_shell_continues(tools: Toolbox) -> None:
-    result = await tools.call("bash", {"command": "if then"})
-    assert "syntax error" in result.text
-    assert (await tools.call("bash", {"command": "echo fine"})).text == "fine\n"
+    assert "syntax error" in await bash(tools, "if then")
+    assert await bash(tools, "echo fine") == "fine\n"
 
 
 async def test_scripts_run_until_stopped(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +143,10 @@ async def test_a_lost_connection_is_not_the_scripts_fault() -> None:
 
 
 async def test_long_output_is_cut_in_the_middle(sandbox: Sandbox) -> None:
-    tools = Toolbox(sandbox, observation_limit=200)
-    result = await tools.call("bash", {"command": "seq 100000"})
-    assert len(result.text) <= 200
-    assert result.text.startswith("1\n2\n")
-    assert result.text.endswith("99999\n100000\n")
+    text = await bash(Toolbox(sandbox, observation_limit=200), "seq 100000")
+    assert len(text) <= 200
+    assert text.startswith("1\n2\n")
+    assert text.endswith("99999\n100000\n")
 
 
 async def test_submit_and_the_marker_submit(tools: Toolbox) -> None:
@@ -202,8 +193,8 @@ async def test_mistakes_get_a_remedy(tools: Toolbox, name: str, arguments: str, 
     await tools.call("bash", {"command": r"printf 'same\nsame\n' > t; printf '\377' > bin"})
     result = await tools.call(name, arguments)
     assert result.error
-    assert says in result.text
     assert result.text.startswith("ERROR: ")
+    assert says in result.text
 
 
 async def test_a_paused_clock_lets_no_deadline_pass(sandbox: Sandbox) -> None:
@@ -233,5 +224,5 @@ async def test_cancelling_a_call_kills_its_script(sandbox: Sandbox) -> None:
 
 
 def test_the_schemas_are_json_and_name_the_tools() -> None:
-    names = [schema["function"]["name"] for schema in json.loads(json.dumps(SCHEMAS))]
+    names = [schema["function"]["name"] for schema in json.loads(json.dumps(_tools.SCHEMAS))]
     assert names == ["bash", "str_replace_editor", "submit"]
