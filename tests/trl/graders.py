@@ -59,13 +59,10 @@ def whole(text: str) -> str | None:
 class Refusing(FakeProvider):
     """Counts the sandboxes that were asked for, and refuses those of which the number, from 0, is chosen."""
 
-    def __init__(
-        self,
-        refused: Callable[[int], bool] = lambda _: False,
-        error: Any = ProviderUnavailableError,
-    ) -> None:
+    def __init__(self, refused: Callable[[int], bool] = lambda _: False, error: Any = None) -> None:
         super().__init__()
-        self.refuses, self.error, self.asked, self.refused = refused, error, 0, 0
+        self.error = error or ProviderUnavailableError
+        self.refuses, self.asked, self.refused = refused, 0, 0
 
     async def create(self, spec: SandboxSpec) -> str:
         number, self.asked = self.asked, self.asked + 1

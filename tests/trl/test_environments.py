@@ -131,13 +131,8 @@ def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
     with SandboxEnvironments(judge, provider="local") as environments:
         rollout = environments()
         rollout.reset(want="42")
-        edit = rollout.edit("/workspace/f", odd, odd)
-        for output in (
-            rollout.bash(odd),
-            rollout.read_file(odd),
-            rollout.write_file(odd, "x"),
-            edit,
-        ):
+        outputs = [rollout.bash(odd), rollout.read_file(odd), rollout.write_file(odd, "x")]
+        for output in (*outputs, rollout.edit("/workspace/f", odd, odd)):
             assert output.startswith("error: ")
         if not isinstance(odd, str):
             assert rollout.write_file("/workspace/f", odd).startswith("error: ")
@@ -177,7 +172,6 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
 
 
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = "sandboxkit.terminal._shell."
     assert environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
     monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
@@ -186,7 +180,8 @@ def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.Monk
         output = rollout.bash("cd /tmp/.sandboxkit-*; rm -f command; mkfifo command")
         while "still running" in output:
             output = rollout.bash("")
-        monkeypatch.setattr(f"{shell}CALL_SECONDS", 0.5)  # the rest in proportion
+        # The rest in proportion.
+        monkeypatch.setattr("sandboxkit.terminal._shell.CALL_SECONDS", 0.5)
         assert rollout.bash("true").startswith("error: the command was not started")
         assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
 
@@ -219,8 +214,7 @@ def test_the_tokens_are_those_of_environment_mode(tmp_path: Path) -> None:
         options |= {"reward_funcs": [EnvironmentReward()], "config": tiny.LONG}
         training = trainer(tmp_path, tiny.CHAT, **options)
         script(training, *TURNS)
-        seen: list[Any] = []
-        generate = training._generate
+        seen, generate = list[Any](), training._generate
 
         def record(prompts: list[Any]) -> Any:
             made = generate(prompts)
@@ -290,10 +284,7 @@ def test_a_training_gives_its_rollouts_answers_and_rewards(tmp_path: Path, case:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        (
-            [tiny.CHAT[0], {**tiny.CHAT[0], "want": "43"}],
-            "two rows differ and have the same prompt",
-        ),
+        ([tiny.CHAT[0], {**tiny.CHAT[0], "want": "43"}], "two rows differ and have the same"),
         ([{"prompt": "fix it.", "want": "42"}] * 16, "prompts that are messages"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import pickle
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +65,7 @@ def test_a_failure_is_of_one_of_equal_completions_not_of_all(reward: Make, failu
 
 def test_equal_code_for_different_tasks_is_graded_twice(reward: Make) -> None:
     subject = reward(Broken(), max_infra_failed_rate=1.0)
-    found = subject(["p", "q", "r"], ["ab", "ab", "ab"], word=["a", "x", "y"])
-    assert found == [None, 1.0, 1.0]
+    assert subject([*"pqr"], ["ab"] * 3, word=[*"axy"]) == [None, 1.0, 1.0]
 
 
 def test_conversational_completions_are_read_and_banned_names_cost_the_reward() -> None:
@@ -75,26 +73,17 @@ def test_conversational_completions_are_read_and_banned_names_cost_the_reward() 
     texts = [answer, answer.replace("+", "-"), "no idea", answer.replace("a + b", "sum((a, b))")]
     completions = [[{"role": "assistant", "content": text}] for text in texts]
     tests, banned = [["assert add(2, 3) == 5"]] * 4, [[], [], [], ["sum"]]
-    subject = SandboxReward(HostCompare(), provider="local")
-    try:
+    with contextlib.closing(SandboxReward(HostCompare(), provider="local")) as subject:
         found = subject(["p"] * 4, completions, test_list=tests, banned_patterns=banned)
         assert found == [1.0, 0.0, 0.0, 0.0]
-    finally:
-        subject.close()
 
 
 def test_what_happened_is_logged(reward: Make) -> None:
     metrics: dict[str, float] = {}
     columns: dict[str, list[Any]] = {}
-    reward(Broken())(
-        ["p"] * 4,
-        ["good", "bad", "fine", "fair"],
-        word=["bad"] * 4,
-        log_metric=metrics.__setitem__,
-        log_extra=columns.__setitem__,
-        trainer_state=object(),
-        completion_ids=[[1]] * 4,
-    )
+    given: dict[str, Any] = {"trainer_state": object(), "completion_ids": [[1]] * 4}
+    given |= {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
+    reward(Broken())(["p"] * 4, ["good", "bad", "fine", "fair"], word=["bad"] * 4, **given)
     assert metrics["infra_failed_rate"] == 0.25
     assert metrics["outcome/passed"] == 0.75
     assert columns["outcome"] == ["passed", "infra_error", "passed", "passed"]
@@ -144,11 +133,9 @@ def test_the_graders_runs_end_before_the_deadline_of_a_sample() -> None:
 def test_the_reward_can_be_pickled_and_named_or_its_unpicklable_part_is_named() -> None:
     subject = SandboxReward(Length(), provider="local", extract=whole, name="mbpp")
     copy = pickle.loads(pickle.dumps(subject))
-    assert copy.__name__ == "mbpp"
-    try:
+    with contextlib.closing(copy):
+        assert copy.__name__ == "mbpp"
         assert copy(["p"], ["ab"]) == [1.0]
-    finally:
-        copy.close()
     with pytest.raises(ConfigurationError, match="because of its extract <function"):
         pickle.dumps(SandboxReward(Length(), extract=lambda text: text))
 
@@ -210,10 +197,8 @@ def test_a_third_of_failures_changes_no_other_advantage(tmp_path: Path, combined
 
     functions = [CombinedReward([subject, length])] if combined else [subject]
     training = trainer(tmp_path, PLAIN, reward_funcs=functions, config={"max_steps": 5})
-    try:
+    with contextlib.closing(subject):
         training.train()
-    finally:
-        subject.close()
     assert provider.refused > 10
     name = training.reward_func_names[0]
     rewards = torch.tensor(list(training._logs["rewards"][name]))
@@ -228,10 +213,6 @@ def test_a_third_of_failures_changes_no_other_advantage(tmp_path: Path, combined
     assert rates[-1] == failed.float().mean()
 
 
-def kept(folder: Path, step: int) -> list[dict[str, Any]]:
-    return list(records.read(folder, step))
-
-
 def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     with SandboxEnvironments(judge, provider="local") as environments:
@@ -241,8 +222,9 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
         assert rates(training, 2) == [0.0] * 2
         assert len(tiny.sandboxes_of(environments.session.id)) == 8, "one sandbox a rollout"
     assert records.steps(folder) == [1, 2]
-    assert [row["member"] for row in kept(folder, 2)] == list(range(8))
-    row = kept(folder, 1)[3]
+    assert [row["member"] for row in records.read(folder, 2)] == list(range(8))
+    found = list(records.read(folder, 1))
+    row = found[3]
     assert (row["reward"], row["outcome"], row["truncated"]) == (1.0, "passed", False)
     assert [turn["role"] for turn in row["turns"]] == ["assistant", "tool"] * 3 + ["assistant"]
     tokens = row["tokens"]["policy"] + row["tokens"]["tools"]
@@ -254,7 +236,7 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
     logged = training.state.log_history[0]
     assert logged["outcome/passed"] == 1.0
     for part in ("sampling", "start", "tools", "grading"):
-        spent = sorted(each["seconds"][part] for each in kept(folder, 1))
+        spent = sorted(each["seconds"][part] for each in found)
         assert logged[f"rollout/{part}_seconds_p50"] == pytest.approx(spent[4], abs=1e-5)
     assert [line.split()[:3] for line in show.steps(folder)][1] == ["1", "8", "1.000"]
     best = list(show.rollouts(folder, 1, "passed", "best"))
@@ -266,7 +248,7 @@ def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         turns = (call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
         train(tmp_path, environments, turns, reward=trl.EnvironmentReward(records=tmp_path))
-    row = kept(tmp_path, 1)[0]
+    row, *_ = records.read(tmp_path, 1)
     assert row["reward"] == 1.0
     assert [each["turn"] for each in row["calls"]] == [0, 2]
     assert [each["error"] for each in row["calls"]] == [False, True]
@@ -276,48 +258,42 @@ def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
 
 
 def test_graded_completions_are_kept_with_failures_and_equals(tmp_path: Path) -> None:
-    rows = [{"prompt": f"write {number}"} for number in range(16)]
     subject = SandboxReward(Length(), provider=FakeProvider(), extract=whole, records=tmp_path)
-    training = trainer(tmp_path, rows, reward_funcs=[subject], config={"max_steps": 2})
-    try:
+    training = trainer(tmp_path, PLAIN, reward_funcs=[subject], config={"max_steps": 2})
+    with contextlib.closing(subject):
         training.train()
-    finally:
-        subject.close()
-    logged, found = training.state.log_history[0], kept(tmp_path, 1)
+    logged, found = training.state.log_history[0], list(records.read(tmp_path, 1))
     assert len(found) == 16
     assert sum(row["outcome"] == "passed" for row in found) / 16 == logged["outcome/passed"]
     assert {row["tokens"]["policy"] for row in found} <= set(range(1, 17))
     assert all(row["seconds"].keys() == {"queue", "grading"} for row in found if row["turns"])
     assert logged["rollout/grading_seconds_p99"] > 0
     assert {row["group"] for row in found} == {0, 1}
-    assert {row["group"] for row in kept(tmp_path, 2)} == {2, 3}
+    assert {row["group"] for row in records.read(tmp_path, 2)} == {2, 3}
 
 
-def test_a_rank_keeps_failures_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_keeps_failures(reward: Make, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("RANK", "1")
-    reward = SandboxReward(Broken(), provider=FakeProvider(), extract=whole, records=tmp_path)
-    output = ["good", "good", "bad"]
-    assert reward(["p"] * 3, output, word=["bad"] * 3, task_id=["t"] * 3) == [1.0, 1.0, None]
-    reward.close()
-    rows = kept(tmp_path / "rank-1", 1)
-    assert [row["remembered"] for row in rows] == [False, True, False]
-    assert [row["reward"] for row in rows] == [1.0, 1.0, None]
-    assert [row["turns"][0]["text"] for row in rows] == output
+    output, subject = ["good", "good", "bad"], reward(Broken(), records=tmp_path)
+    made = subject(["p"] * 3, output, word=["bad"] * 3, task_id=["t"] * 3)
+    assert made == [1.0, 1.0, None]
+    found = list(records.read(tmp_path / "rank-1", 1))
+    assert [row["remembered"] for row in found] == [False, True, False]
+    assert [row["reward"] for row in found] == made
+    assert [row["turns"][0]["text"] for row in found] == output
     lines = list(show.rollouts(tmp_path / "rank-1", None, "infra_error", "best"))
     assert lines[0] == "step 1, rollout 0.2 (task t)"
     assert lines[1] == "reward none: infra_error, the infrastructure's failure, shared"
 
 
-def test_unwritable_records_stop_no_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_records_stop_no_run(reward: Make, tmp_path: Path, caplog: Any) -> None:
     taken = tmp_path / "file"
     taken.write_text("")
     with pytest.raises(ConfigurationError, match=r"records='.*file' cannot be made"):
-        SandboxReward(Broken(), provider=FakeProvider(), records=taken)
+        reward(Broken(), records=taken)
     (tmp_path / "rollouts").write_text("")
-    reward = SandboxReward(Broken(), provider=FakeProvider(), extract=whole, records=tmp_path)
-    with caplog.at_level(logging.WARNING, "sandboxkit.trl"):
-        assert reward(["p"], ["good"], word=["bad"]) == [1.0]
-    reward.close()
+    with caplog.at_level("WARNING", "sandboxkit.trl"):
+        assert reward(Broken(), records=tmp_path)(["p"], ["good"], word=["bad"]) == [1.0]
     assert "the rollouts of step 1 cannot be written" in caplog.text
 
 
@@ -338,9 +314,9 @@ def away(before: int = 0, error: type[Exception] = ProviderUnavailableError) -> 
 
 
 class Fixed(RolloutEnvironment):
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, *verdict: Any, **more: Any) -> None:
         super().__init__()
-        self.verdict = verdict
+        self.verdict = Verdict(*verdict, **more)
 
     def reset(self, **row: Any) -> None: ...
 
@@ -356,23 +332,19 @@ def score(grader: Any, texts: list[str], prompts: Sequence[str] = (), **options:
     """The rewards of completions, each of a prompt of its own unless these are given, and the metrics."""
     metrics: dict[str, float] = {}
     given = {"provider": FakeProvider(), "extract": code, **options}
-    subject = SandboxReward(grader, **given)
-    try:
+    with contextlib.closing(SandboxReward(grader, **given)) as subject:
         asked = prompts or [str(number) for number in range(len(texts))]
         bad = ["bad"] * len(texts)
         return subject(asked, texts, word=bad, log_metric=metrics.__setitem__), metrics
-    finally:
-        subject.close()
 
 
-def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon() -> None:
+def test_what_needs_no_sandbox_does_not_hide_a_dead_daemon(reward: Make) -> None:
     """Prose and a banned name say nothing of it."""
-    subject = SandboxReward(HostCompare(), provider=away(1), extract=code)
     texts = ["prose", "sorted", "def f(x): return x", "def f(x): return x + 0"]
+    subject = reward(HostCompare(), provider=away(1), extract=code)
     tests, banned = [["assert f(1) == 1"]] * 4, [["sorted"]] * 4
     with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* of 4 .*no capacity"):
         subject([*"0123"], texts, test_list=tests, banned_patterns=banned)
-    subject.close()
 
 
 @pytest.mark.parametrize("case", BATCHES, ids=lambda case: case["name"])
@@ -388,16 +360,14 @@ def test_a_batch_has_rewards_and_metrics_or_stops(case: dict[str, Any]) -> None:
         assert metrics.get("trust/shared") == pytest.approx(shared)
 
 
-def test_a_provider_that_cannot_work_says_so_before_it_is_needed() -> None:
-    provider = away()
-    subject = SandboxReward(Broken(), provider=provider)
+def test_a_provider_that_cannot_work_says_so_before_it_is_needed(reward: Make) -> None:
+    subject = reward(Broken(), provider=(provider := away()), extract=code)
     for _ in range(2):
         with pytest.raises(ProviderUnavailableError, match="no capacity"):
             subject(["p"], ["prose"])
     provider.refuses = lambda number: False
     asked = provider.asked
     assert [subject(["p"], ["prose"]) for _ in range(3)] == [[0.0]] * 3
-    subject.close()
     assert provider.asked == asked + 1, "only the first call starts one to see whether it does"
 
 
@@ -406,13 +376,13 @@ def test_a_provider_that_is_full_works() -> None:
 
 
 def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
-    good = Fixed(Verdict(Outcome.PASSED, 1.0, trust="isolated"))
-    bad = Fixed(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon"))
+    good = Fixed(Outcome.PASSED, 1.0, trust="isolated")
+    bad = Fixed(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon")
     metrics: dict[str, float] = {}
-    subject, prompts = trl.EnvironmentReward(), ["p", "q", "r", "s"]
-    options: dict[str, Any] = {"log_metric": metrics.__setitem__}
-    found = subject(prompts, [""] * 4, environments=[good, good, good, bad], **options)
+    subject, given = trl.EnvironmentReward(), ([*"pqrs"], [""] * 4)
+    log = metrics.__setitem__
+    found = subject(*given, environments=[good, good, good, bad], log_metric=log)
     assert found == [1.0, 1.0, 1.0, None]
     assert (metrics["infra_failed_rate"], metrics["trust/shared"]) == (0.25, 0.0)
     with pytest.raises(ProviderUnavailableError, match=r"2 of 4 .*no daemon"):
-        subject(prompts, [""] * 4, environments=[good, good, bad, bad])
+        subject(*given, environments=[good, good, bad, bad])

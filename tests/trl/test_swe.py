@@ -9,6 +9,7 @@ import pytest
 from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
+from tests.strangers.tasks import write
 from tests.trl.graders import Hanging
 from tests.trl.tiny import call, rates, rewards, train
 
@@ -26,10 +27,8 @@ TURNS = (
 @pytest.fixture
 def tasks(tmp_path: Path) -> dict[str, Task]:
     for name in ("a", "b"):
-        folder = tmp_path / "tasks" / name
-        (folder / "tests").mkdir(parents=True)
-        (folder / "instruction.md").write_text(f"task {name}")
-        (folder / "tests" / "test.sh").write_text('test "$(cat answer)" = right\n')
+        files = {"instruction.md": f"task {name}", "tests/test.sh": 'test "$(cat answer)" = right'}
+        write(tmp_path / "tasks" / name, **files)
     return load_tasks(tmp_path / "tasks")
 
 
@@ -40,10 +39,9 @@ def environments(tasks: dict[str, Task]) -> Iterator[SweEnvironments]:
 
 
 def graded(*rollouts: Any) -> list[float | None]:
-    count = len(rollouts)
+    prompts = [str(number) for number in range(len(rollouts))]
     reward = EnvironmentReward(max_infra_failed_rate=1.0)
-    prompts = [str(number) for number in range(count)]
-    return reward(prompts, ["c"] * count, environments=rollouts)
+    return reward(prompts, ["c"] * len(rollouts), environments=rollouts)
 
 
 @pytest.mark.parametrize("mode", ["environment_factory", "rollout_func"])
@@ -69,8 +67,7 @@ def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None
     assert right.submit() == "error: the episode is over"
     wrong.bash("echo wrong > answer")  # and stops without submitting
     early.bash("echo right > answer")
-    ended = early.bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")
-    assert ended == "submitted"
+    assert early.bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT") == "submitted"
     assert early.bash("true") == "error: the episode is over"
     assert graded(right, wrong, early, unasked) == [1.0, 0.0, 1.0, 0.0]
     right.reset(task_id="b")
@@ -95,8 +92,7 @@ def test_rewards_may_be_told_to_trl(tasks: dict[str, Task]) -> None:
         rollout: Any = environments()
         rollout.reset(task_id="a")
         rollout.bash("echo right > answer")
-        assert rollout.get_reward() == 1.0
-        assert rollout.get_reward() == 1.0
+        assert [rollout.get_reward() for _ in range(2)] == [1.0, 1.0]
 
 
 def test_a_row_needs_a_task(environments: SweEnvironments, tasks: dict[str, Task]) -> None:

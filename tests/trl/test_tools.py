@@ -1,5 +1,6 @@
 """Functions for `tools=` in TRL's own trainer, and by themselves."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
 
 def test_a_trainer_uses_tools_for_five_steps(tmp_path: Path) -> None:
     reward = SandboxReward(Length(), provider=FakeProvider(), extract=whole)
-    with SandboxTools(provider=FakeProvider()) as tools:
-        training = trainer(
-            tmp_path,
-            CHAT,
-            tools=tools.functions,
-            reward_funcs=[reward],
-            config={**LONG, "max_steps": 5, "per_device_train_batch_size": 8},
-        )
+    config = {**LONG, "max_steps": 5, "per_device_train_batch_size": 8}
+    with SandboxTools(provider=FakeProvider()) as tools, contextlib.closing(reward):
+        options = {"tools": tools.functions, "reward_funcs": [reward], "config": config}
+        training = trainer(tmp_path, CHAT, **options)
         commands = ("echo $((6 * 7))", "cat nothing; exit 3")
         script(training, *(call("bash", command=each) for each in commands), "42!!")
-        try:
-            training.train()
-        finally:
-            reward.close()
+        training.train()
         answers = [m["content"] for m in training._logs["completion"][0] if m["role"] == "tool"]
         assert answers[0] == "42\n"
         assert answers[1].endswith("[exit status 3]")
