@@ -1,11 +1,19 @@
-"""Small models and a toy's data, made once for all tests of the trainer."""
+"""Small models and a toy's data, made once for all tests of the trainer, and a session for each."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from toys import compose
 
+from sandboxkit import Session
 from tests.grpo import tiny
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with Session("local", max_concurrency=4) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

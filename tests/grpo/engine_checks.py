@@ -7,15 +7,6 @@ from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.model import load
 from tests.grpo.tiny import VOCABULARY, ask, difference, score_difference
 
-__all__ = [
-    "CLOSE",
-    "REQUESTS",
-    "test_a_request_alone_gives_what_it_gives_among_others",
-    "test_given_tokens_get_the_trainers_log_probabilities",
-    "test_log_probabilities_are_the_trainers",
-    "test_samples_have_the_models_distribution",
-]
-
 CLOSE = 1e-4
 REQUESTS = [
     SampleRequest((2, 3), 8, 1.0, 5),

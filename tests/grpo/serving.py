@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ import pytest
 from toys import compose
 
 from tests.components import reason
-from tests.grpo import tiny
+from tests.grpo import stand_ins, tiny
 
 needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None and not os.environ.get("SANDBOXKIT_REQUIRE_VLLM"),
@@ -61,8 +60,7 @@ def write_model(folder: Path) -> None:
 @contextlib.contextmanager
 def serve(folder: Path, scratch: Path) -> Iterator[Server]:
     """The server, once it answers; it writes nowhere but in `scratch`."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = stand_ins.free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"),

@@ -33,21 +33,14 @@ def batch() -> dict[str, torch.Tensor]:
 def theirs(folder: Path, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
     """TRL's loss; its gradient is left in given["logp"]."""
     beta = options.pop("beta")  # given to the trainer, it would load a reference model by name
-    subject = trainer(
-        folder,
-        [{"prompt": "a"}] * 16,
-        reward_funcs=[lambda completions, **_: [0.0] * len(completions)],
-        config={"max_completion_length": LENGTH, **options},
-    )
+    config = {"max_completion_length": LENGTH, **options}
+    rewards = [lambda completions, **_: [0.0] * len(completions)]
+    subject = trainer(folder, [{"prompt": "a"}] * 16, reward_funcs=rewards, config=config)
     subject.beta = beta
     subject.use_vllm = "ratio" in given  # set later: it would look for a server
     subject.current_gradient_accumulation_steps = 1
-    given["logp"].requires_grad_()
-
-    def known(*_: Any, **__: Any) -> Any:
-        return given["logp"], torch.zeros(SEQUENCES, LENGTH), None
-
-    subject._get_per_token_logps_and_entropies = known
+    known = given["logp"].requires_grad_(), torch.zeros(SEQUENCES, LENGTH), None
+    subject._get_per_token_logps_and_entropies = lambda *_, **__: known
     ids = torch.full((SEQUENCES, LENGTH), 2)
     value: torch.Tensor = subject._compute_loss(
         subject.model.train(),

@@ -1,7 +1,6 @@
 """The example programs: both demos learn; what `make grpo-real` is made of is sound, and GGUF files become models."""
 
 import asyncio
-import importlib
 import json
 import os
 import random
@@ -13,7 +12,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import real_tasks
 import torch
+from real_families import FAMILIES
 from toys.gguf_model import dequantize
 
 from sandboxkit import ConfigurationError
@@ -25,8 +26,7 @@ from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.rewards import HostCompare, grading_session
 from tests.grpo.test_program import no_sandboxes
 
-DEMO = Path(__file__).resolve().parents[2] / "examples" / "grpo" / "demo.py"
-
+DEMO = Path(real_tasks.__file__).with_name("demo.py")
 pytestmark = [pytest.mark.timeout(900)]
 
 
@@ -80,27 +80,18 @@ def test_it_learns_to_write_run_read_the_error_and_fix(tmp_path: Path) -> None:
     assert {row["infra_failed_rate"] for row in rows} == {0.0}
 
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "grpo"
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Any:  # Any: a module outside every package
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    return importlib.import_module("real_tasks")
-
-
-def test_each_task_is_solved_by_its_reference_alone(made: Any) -> None:
+def test_each_task_is_solved_by_its_reference_alone() -> None:
     numbers = random.Random(0)
-    chosen = [numbers.choice(made.tasks(family)) for family in made.FAMILIES]
+    chosen = [numbers.choice(real_tasks.tasks(family)) for family in FAMILIES]
     grader = HostCompare(together=True)
 
     async def grade() -> list[tuple[float | None, float | None]]:
         async with grading_session(grader, "local", max_concurrency=4) as session:
 
             async def one(task: Any, submission: str) -> float | None:
-                return (await grader.grade(session, submission, made.row(task))).reward
+                return (await grader.grade(session, submission, real_tasks.row(task))).reward
 
-            wrong = [made.row(task)["cases"][0]["expected"] for task in chosen]
+            wrong = [real_tasks.row(task)["cases"][0]["expected"] for task in chosen]
             pairs = [
                 asyncio.gather(one(task, task.reference), one(task, f"{task.head} {constant!r}\n"))
                 for task, constant in zip(chosen, wrong, strict=True)
@@ -110,20 +101,20 @@ def test_each_task_is_solved_by_its_reference_alone(made: Any) -> None:
     assert asyncio.run(grade()) == [(1.0, 0.0)] * len(chosen)
 
 
-def test_held_out_tasks_are_not_trained_on(made: Any, tmp_path: Path) -> None:
-    train, held_out, new = made.splits(0)
+def test_held_out_tasks_are_not_trained_on(tmp_path: Path) -> None:
+    train, held_out, new = real_tasks.splits(0)
     heads = [{task.head for task in part} for part in (train, held_out, new)]
     assert [len(each) for each in heads] == [len(train), len(held_out), len(new)]
     assert not heads[0] & (heads[1] | heads[2])
     assert {task.family.name for task in held_out} == {task.family.name for task in train}
     assert not {task.family.name for task in new} & {task.family.name for task in train}
-    assert {task.head for task in made.splits(1)[0]} != heads[0]
-    problems = [{each["task_id"] for each in part} for part in made.mbpp(0)]
+    assert {task.head for task in real_tasks.splits(1)[0]} != heads[0]
+    problems = [{each["task_id"] for each in part} for part in real_tasks.mbpp(0)]
     assert [len(each) for each in problems] == [34, 17]
     assert not problems[0] & problems[1]
-    made.write(tmp_path)
+    real_tasks.write(tmp_path)
     first = [(tmp_path / name).read_bytes() for name in ("train.jsonl", "held_out.jsonl")]
-    made.write(tmp_path)
+    real_tasks.write(tmp_path)
     assert [(tmp_path / name).read_bytes() for name in ("train.jsonl", "held_out.jsonl")] == first
 
 

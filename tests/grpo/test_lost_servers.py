@@ -3,8 +3,6 @@
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +20,7 @@ from sandboxkit.integrations.grpo.model import load
 from sandboxkit.integrations.grpo.program import main
 from tests.grpo import serving, stand_ins, tiny
 from tests.grpo.stand_ins import Served, free_port
-from tests.grpo.test_program import metrics, no_sandboxes
+from tests.grpo.test_program import metrics, no_sandboxes, start
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]  # torch's warnings
 
@@ -102,20 +100,9 @@ def test_two_ranks_go_on_with_one_of_two_servers(
     SIGTERM is sent to the whole process group, as a scheduler does it: the ranks get it twice.
     """
     run = tmp_path / f"run-{secrets.token_hex(4)}"
-    command = [
-        *(sys.executable, "-m", "sandboxkit.integrations.grpo.launch", "--standalone"),
-        *("--nproc_per_node=2", "-m", "sandboxkit.integrations.grpo", os.devnull),
-        *(f"--set={each}" for each in settings(folder, run, servers, "run.steps=1000")),
-    ]
+    given = settings(folder, run, servers, "run.steps=1000")
     output, since = "", 0
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    ) as process:
+    with start(given, tmp_path, ranks=2, by="sandboxkit.integrations.grpo.launch") as process:
         assert process.stdout is not None
         for line in process.stdout:
             output += line

@@ -38,19 +38,18 @@ def config(toy: Path, run: Path, *more: str) -> Config:
     return read(None, tiny.settings(toy, run, *more))
 
 
-def start(arguments: Sequence[str], scratch: Path, ranks: int = 1) -> "subprocess.Popen[str]":
-    """The program as a user starts it; torchrun leaves a folder of logs in `scratch`."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+def start(
+    arguments: Sequence[str], scratch: Path, ranks: int = 1, by: str = "torch.distributed.run"
+) -> "subprocess.Popen[str]":
+    """The program as a user starts it, a group of processes; torchrun leaves logs in `scratch`."""
+    launcher = ["-m", by, "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
+    program = [sys.executable, *launcher, "-m", "sandboxkit.integrations.grpo", os.devnull]
     return subprocess.Popen(
-        [
-            sys.executable,
-            *(launcher if ranks > 1 else []),
-            *("-m", "sandboxkit.integrations.grpo", os.devnull),
-            *(f"--set={each}" for each in arguments),
-        ],
+        [*program, *(f"--set={each}" for each in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
         env={**os.environ, "TMPDIR": str(scratch)},
     )
 
@@ -72,6 +71,11 @@ def metrics(run: Path) -> list[dict[str, Any]]:
         for row in plot.rows(run / "metrics.jsonl")
         if "reward" in row
     ]
+
+
+def held_out(run: Path) -> list[int]:
+    """The steps after which the held-out rows were graded."""
+    return [row["step"] for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
 
 
 def kept(run: Path) -> dict[int, list[dict[str, Any]]]:
@@ -101,8 +105,9 @@ def whole(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_killed_run_goes_on_as_if_it_never_was(toy: Path, whole: Path, tmp_path: Path) -> None:
-    more, killed = FIVE, tmp_path / "killed"
-    with start(tiny.settings(toy, killed, *more), tmp_path) as process:
+    killed = tmp_path / "killed"
+    given = tiny.settings(toy, killed, *FIVE)
+    with start(given, tmp_path) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("step 3"):
@@ -110,13 +115,12 @@ def test_a_killed_run_goes_on_as_if_it_never_was(toy: Path, whole: Path, tmp_pat
                 break
         assert process.wait(200) == -signal.SIGKILL
     assert (killed / "checkpoints" / "step-000002").exists()
-    output = finish(start(tiny.settings(toy, killed, *more), tmp_path))
-    assert "goes on after step" in output
+    assert "goes on after step" in finish(start(given, tmp_path))
     assert metrics(killed) == metrics(whole), "to the last digit, each step once"
     assert kept(killed) == kept(whole)
     assert set(kept(whole)) == {1, 2, 3, 4, 5}
-    one = (whole / "export" / "model.safetensors").read_bytes()
-    assert one == (killed / "export" / "model.safetensors").read_bytes()
+    one, two = (run / "export" / "model.safetensors" for run in (whole, killed))
+    assert one.read_bytes() == two.read_bytes()
 
 
 class Signalling(LocalProvider):
@@ -148,17 +152,13 @@ def test_a_pass_over_held_out_rows_that_a_signal_ends_is_redone(toy: Path, tmp_p
     more = ["run.steps=3", "run.evaluate_every=2", f"data.held_out={toy}/held_out.jsonl"]
     given = config(toy, run, *more, "rollout.prompts_per_step=4", "grading.remember=0")
 
-    def held_out() -> list[int]:
-        rows = plot.rows(run / "metrics.jsonl")
-        return [row["step"] for row in rows if "held_out" in row]
-
     assert train(given, Signalling(run, 2)) == signal.SIGTERM
-    assert held_out() == [0]
+    assert held_out(run) == [0]
     assert train(given, Signalling(run, 3)) == signal.SIGTERM
-    assert held_out() == [0, 2]
+    assert held_out(run) == [0, 2]
     for _ in range(2):
         assert train(given) == 0
-        assert held_out() == [0, 2, 3]
+        assert held_out(run) == [0, 2, 3]
     assert len(metrics(run)) == 3
 
 
@@ -264,14 +264,12 @@ def test_a_raising_grader_is_printed(
 
 def test_a_run_ahead_of_training_stays_within_its_lag(toy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    held_out = ["run.evaluate_every=3", f"data.held_out={toy}/held_out.jsonl"]
-    assert train(config(toy, run, "run.steps=6", "buffer.lag=1", *held_out)) == 0
-    rows = metrics(run)
-    assert len(rows) == 6
-    assert max(row["staleness"] for row in rows) <= 1
-    assert max(row["staleness"] for row in rows) > 0
-    found = [row for row in plot.rows(run / "metrics.jsonl") if "held_out" in row]
-    assert [row["step"] for row in found] == [0, 3, 6]
+    more = ["run.evaluate_every=3", f"data.held_out={toy}/held_out.jsonl"]
+    assert train(config(toy, run, "run.steps=6", "buffer.lag=1", *more)) == 0
+    staleness = [row["staleness"] for row in metrics(run)]
+    assert len(staleness) == 6
+    assert 0 < max(staleness) <= 1
+    assert held_out(run) == [0, 3, 6]
 
 
 def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_path: Path) -> None:
@@ -279,9 +277,8 @@ def test_a_second_run_takes_rows_that_teach_from_the_easiest_on(toy: Path, tmp_p
     small = ["rollout.prompts_per_step=4", "rollout.group_size=8"]
     assert train(config(toy, first, *small, "run.steps=3")) == 0  # each of 12 rows, 8 times
     rewards: dict[int, list[float]] = {}
-    for step in records.steps(first):
-        for each in records.read(first, step):
-            rewards.setdefault(each["row"], []).append(each["reward"])
+    for each in (each for step in records.steps(first) for each in records.read(first, step)):
+        rewards.setdefault(each["row"], []).append(each["reward"])
     assert set(map(len, rewards.values())) == {8}
     teaching = [row for row in sorted(rewards) if len(set(rewards[row])) > 1]
     assert 4 <= len(teaching) < 12

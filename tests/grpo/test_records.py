@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +27,7 @@ from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.metrics import batch_metrics, step_times
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, record
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from tests.grpo.test_rollout import BLOCK, rollouts, row, tool_call
+from tests.grpo.test_rollout import BLOCK, TOOLS, rollouts, row, tool_call
 from tests.grpo.tiny import chat_tokenizer
 
 PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text())
@@ -41,12 +41,6 @@ class Slow:
 
 
 SLOWLY = "grading.grader=tests.grpo.test_records:Slow"
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with Session("local", max_concurrency=4) as session:
-        yield session
 
 
 def test_time_without_sampling_is_shared_by_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +69,9 @@ def test_time_without_sampling_is_shared_by_those_who_wait(monkeypatch: pytest.M
 
 def test_each_second_of_a_rollout_is_in_one_part(session: Session) -> None:
     texts = [tool_call("sleep 0.3"), "\n" + BLOCK]
-    more = ["rollout.max_turns=2", "rollout.max_completion_tokens=1000", SLOWLY]
 
     async def made() -> tuple[Rollout, float]:
-        subject, _ = rollouts(session, texts, *more, "grading.max_concurrency=1")
+        subject, _ = rollouts(session, texts, *TOOLS, SLOWLY, "grading.max_concurrency=1")
         begun = time.monotonic()
         rollout = await subject.one(row(), "0")
         return rollout, time.monotonic() - begun
@@ -117,8 +110,7 @@ def test_times_of_sandboxes_are_without_the_queue_and_the_remembered(session: Se
 
 def test_a_rollout_is_kept_turn_by_turn(session: Session) -> None:
     texts = [tool_call("echo $((6 * 7))"), tool_call("exit 3"), "\n" + BLOCK]
-    more = ["rollout.max_turns=3", "rollout.max_completion_tokens=1000"]
-    subject, _ = rollouts(session, texts, *more)
+    subject, _ = rollouts(session, texts, *TOOLS)
     made = Operation(subject.one(row(task_id="double"), "0")).result(100)
     kept = json.loads(json.dumps(record(7, 2, made, subject.text)))
     assert [turn["role"] for turn in kept["turns"]] == ["assistant", "tool"] * 2 + ["assistant"]
@@ -181,7 +173,7 @@ def test_the_standard_library_reads_it_and_of_a_damaged_file_what_is_before(
 
 
 TOKENS = chat_tokenizer()
-SHOWN = tomllib.loads((Path(__file__).parent / "show.toml").read_text())["shown"]
+SHOWN = tomllib.loads((Path(__file__).parent / "show.toml").read_text())
 LONG = "def f(x):\n    return '" + "\u6f22" * 100 + "'  \x1b[31m"
 
 
@@ -200,22 +192,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     late = Verdict(Outcome.TIMEOUT, 0.0, detail="too late\x1b[2J")
     away = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
     call = Call(0, "{}", "no such file", True, False, 0.5)
-    groups = {
-        1: [made(late, "while True: pass"), made(passed, LONG)],
-        2: [made(away, "lost"), made(late, tool_call("cat none"), call)],
-        3: [made(away, "not trained on")],
-    }
-    for step, members in groups.items():
+    first = [made(late, "while True: pass"), made(passed, LONG)]
+    second = [made(away, "lost"), made(late, tool_call("cat none"), call)]
+    for step, members in enumerate([first, second, [made(away, "not trained on")]], 1):
         rows = [record(step, n, each, TOKENS.decode) for n, each in enumerate(members)]
         records.write(run, step, [{"step": step, **row} for row in rows])
-    metrics = [
-        {"step": 0, "held_out": 0.5},
-        {"step": 1, "rollouts": 2, "reward": 0.5, "truncated": 0.5, "sandbox_wait_share": 0.31,
-         "outcome/passed": 1, "outcome/timeout": 1, "outcome/failed": 0},
-        {"step": 2, "rollouts": 2, "reward": 0.0, "truncated": None, "sandbox_wait_share": 0.1,
-         "outcome/infra_error": 1, "outcome/timeout": 1},
-    ]  # fmt: skip
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    (run / "metrics.jsonl").write_text(SHOWN["metrics"])
     (run / "torch.py").write_text("raise AssertionError('torch was imported')")
     return run
 
@@ -226,7 +208,9 @@ def show(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
 
 
-@pytest.mark.parametrize("case", SHOWN, ids=lambda case: " ".join(case["arguments"]) or "steps")
+@pytest.mark.parametrize(
+    "case", SHOWN["shown"], ids=lambda case: " ".join(case["arguments"]) or "steps"
+)
 def test_it_prints_exactly_what_is_expected(run: Path, case: dict[str, Any]) -> None:
     path = f"{run}:{os.environ.get('PYTHONPATH', '')}"
     done = show(str(run), *case["arguments"], PYTHONPATH=path)
@@ -241,5 +225,4 @@ def test_what_is_not_there_is_said(run: Path, tmp_path: Path) -> None:
         ("has no such rollout", str(run), "--outcome", "oom", "--best"),
     ):
         done = show(*arguments)
-        assert done.returncode == 2
-        assert said in done.stderr
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr

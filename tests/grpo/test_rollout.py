@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,17 +81,9 @@ class Counting:
                     await asyncio.sleep(3600)
                 finally:
                     Counting.given_up = True
-            case "infra":
-                return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
-            case "infra twice" if Counting.asked <= 2:
+            case "infra" | "infra twice" if Counting.asked <= 2 or self.trouble == "infra":
                 return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", "the daemon is away")
         return await HostCompare().grade(session, submission, task)
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with Session("local", max_concurrency=4) as session:
-        yield session
 
 
 def tool_call(command: str) -> str:
@@ -178,12 +170,10 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
     assert [turn.server for turn in engine.seen] == ["", "server 1", "server 1"]
     answer = "\n<|start|>tool\n{}<|end|>\n<|start|>assistant\n"
     told = [answer.format(text) for text in ("3\n", "from the row")]
+    said = [texts[0], told[0], texts[1], told[1], texts[2]]
     pieces = [
         (own, [*engine.tokenizer(text)["input_ids"], *([END] if own else [])])
-        for own, text in [
-            *((True, texts[0]), (False, told[0]), (True, texts[1])),
-            *((False, told[1]), (True, texts[2])),
-        ]
+        for own, text in zip([True, False, True, False, True], said, strict=True)
     ]
     assert made.completion == [token for _, ids in pieces for token in ids]
     assert made.mask == [own for own, ids in pieces for _ in ids]
@@ -204,13 +194,11 @@ def test_turns_with_tools_are_joined_by_token_and_tools_carry_no_loss(session: S
 def test_a_graders_failure_is_no_reward(
     session: Session, trouble: str, said: str, raised: Any
 ) -> None:
-    options = "grading.options={trouble='" + trouble + "'}"
+    options = f"grading.options={{trouble={trouble!r}}}"
     deadline = f"rollout.deadline={1 if trouble == 'hangs' else 60}"
-    subject, _ = rollouts(session, [BLOCK], options, deadline)
-    (made,) = run(subject, row())
-    assert made.verdict.reward is None
+    (made,) = run(rollouts(session, [BLOCK], options, deadline)[0], row())
+    assert (made.verdict.reward, made.grader_raised) == (None, raised)
     assert said in made.verdict.detail
-    assert made.grader_raised is raised
 
 
 def test_closing_gives_up_what_is_graded_and_no_longer_remembered(session: Session) -> None:
@@ -247,7 +235,6 @@ def test_an_engine_that_fails_is_not_taken_for_a_sandbox(session: Session) -> No
 
 
 def refusing() -> Refusing:
-    """A provider that makes no sandbox."""
     return Refusing(lambda number: True)
 
 
@@ -292,35 +279,31 @@ def evaluated(folder: Path, provider: Any, rows: int, *more: str) -> tuple[Any, 
 
 
 def test_a_dead_daemon_is_not_the_score_of_the_held_out_rows(tmp_path: Path) -> None:
-    more = ["grading.options={limits={retries=0}}", "grading.patience=0"]
+    at_once = ("grading.options={limits={retries=0}}", "grading.patience=0")
     with pytest.raises(ProviderUnavailableError, match=r"2 of 2 held-out .*no capacity"):
-        evaluated(tmp_path, refusing(), 4, *more)
+        evaluated(tmp_path, refusing(), 4, *at_once)
 
 
 def test_held_out_rows_are_sampled_several_times_or_written_greedily(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "local", 1, "run.evaluate_samples=0", "rollout.temperature=0.7")
     assert found == ({"held_out": 0.0}, [0.0])
-    settings = ("run.evaluate_samples=4", "rollout.temperature=0.7")
-    rates, temperatures = evaluated(tmp_path, "local", 1, *settings)
-    assert temperatures == [0.7] * 4
-    wanted = {"held_out": 0.5, "held_out/pass@2": 5 / 6, "held_out/pass@4": 1.0}
-    assert rates == pytest.approx(wanted)
+    found = evaluated(tmp_path, "local", 1, "run.evaluate_samples=4", "rollout.temperature=0.7")
+    rates = {"held_out": 0.5, "held_out/pass@2": 5 / 6, "held_out/pass@4": 1.0}
+    assert found == (pytest.approx(rates), [0.7] * 4)
 
 
-def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
-    with Session("local", max_concurrency=4) as session:
+def test_samples_that_needed_a_sandbox_are_known(session: Session) -> None:
+    def needed(texts: Sequence[str], *more: str, count: int = 1) -> list[bool]:
         made = run(rollouts(session, texts, *more)[0], row(), count)
-    assert None not in {rollout.verdict.reward for rollout in made}
-    return [rollout.needed_sandbox for rollout in made]
+        assert None not in {rollout.verdict.reward for rollout in made}
+        return [rollout.needed_sandbox for rollout in made]
 
-
-def test_samples_that_needed_a_sandbox_are_known() -> None:
     assert needed(["I cannot."]) == [False]
     assert needed([BLOCK]) == [True]
     assert sorted(needed([BLOCK], count=3)) == [False, False, True], "the others remember"
     assert needed(["I cannot."], *TOOLS) == [False]
     assert needed([tool_call("true"), "I cannot."], *TOOLS) == [True]
-    assert needed(["I cannot."], *TOOLS, "rollout.artefact=/workspace/s.py") == [True]
+    assert needed(["I cannot."], *TOOLS, ARTEFACT) == [True]
 
 
 def test_failures_and_trust_are_shares_of_what_was_graded() -> None:

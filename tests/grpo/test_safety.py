@@ -152,7 +152,6 @@ def test_a_broken_sampler_stops_a_run(
         return dataclasses.replace(done, logp=tuple(math.nan for _ in done.logp))
 
     run = tmp_path / "run"
-    before = run / "export"
     assert train(config(toy, run, "run.steps=1")) == 0
     monkeypatch.setattr(HFEngine, "generate", broken)
     with pytest.raises(DivergedError, match=r"3 optimizer steps in a row .* log-probabilities"):
@@ -160,9 +159,9 @@ def test_a_broken_sampler_stops_a_run(
     assert [row["skipped"] for row in metrics(run)] == [False, True, True]
     newest = run / "checkpoints" / "step-000003"
     assert checkpoint.newest(run) == (newest, [])
-    model = load(str(before))
+    model, before = (load(str(run / "export")) for _ in range(2))
     checkpoint.restore(newest, model, torch.optim.AdamW(model.parameters()))
-    for name, value in load(str(before)).state_dict().items():
+    for name, value in before.state_dict().items():
         assert torch.equal(model.state_dict()[name], value), name
 
 
@@ -252,23 +251,21 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step_and_no_metrics(
 def test_a_disk_that_stays_full_ends_the_run_with_a_reason_and_more_room_goes_on(
     toy: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [f"--set={each}" for each in settings(toy, run, *OFTEN)]
-    toml = run.with_name("empty.toml")
-    toml.write_text("")
+    given = [os.devnull, *(f"--set={each}" for each in settings(toy, run, *OFTEN))]
     with monkeypatch.context() as context:
         at(context, step_4=lambda: fill(run))
-        assert main([str(toml), *given]) == FAILED
+        assert main(given) == FAILED
     output = capsys.readouterr()
     assert f"checkpoint {run}/checkpoints/step-000006 could not be written" in output.err
     assert "No space left" in output.err
     assert "Traceback" not in output.err
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-000002"]
 
-    assert main([str(toml), *given]) == USAGE
+    assert main(given) == USAGE
     assert f"run.folder={str(run)!r} cannot be written" in capsys.readouterr().err
 
     (run / "ballast").unlink()
-    assert main([str(toml), *given]) == 0
+    assert main(given) == 0
     assert [row["step"] for row in metrics(run)] == [*range(1, STEPS + 1)]
 
 
@@ -360,9 +357,7 @@ def test_partial_files_of_a_killed_run_are_removed(toy: Path, tmp_path: Path) ->
 @pytest.fixture
 def command(toy: Path, tmp_path: Path) -> list[str]:
     """The program on a run in `tmp_path / "run"`; its settings may follow."""
-    toml = tmp_path / "empty.toml"
-    toml.write_text("")
-    program = [sys.executable, "-m", "sandboxkit.integrations.grpo", str(toml)]
+    program = [sys.executable, "-m", "sandboxkit.integrations.grpo", os.devnull]
     return program + [f"--set={each}" for each in settings(toy, tmp_path / "run", *OFTEN)]
 
 
@@ -375,30 +370,18 @@ def test_a_run_outlives_its_readers(command: list[str], tmp_path: Path, output: 
 
 
 def test_a_program_ends_without_the_end_of_its_interpreter() -> None:
-    code = (
-        "import atexit; from sandboxkit.integrations.grpo.output import leave\n"
-        "class Kept:\n    def __del__(self): print('finalized')\n"
-        "kept = Kept(); atexit.register(print, 'tidied up'); print('done'); leave(3)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    program = [sys.executable, "-c", PROGRAMS["leaves"]]
+    done = subprocess.run(program, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, "done\ntidied up\n")
 
 
 def test_a_closed_terminal_ends_a_run_with_a_checkpoint(command: list[str], tmp_path: Path) -> None:
     run = tmp_path / "run"
     ours, its = pty.openpty()
-
-    def own_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    process = subprocess.Popen(
-        [*command, "--set=run.steps=500", "--set=run.checkpoint_every=500"],
-        stdin=its,
-        stdout=its,
-        stderr=its,
-        start_new_session=True,
-        preexec_fn=own_terminal,
-    )
+    own: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), its)
+    own |= {"preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), "start_new_session": True}
+    endless = [*command, "--set=run.steps=500", "--set=run.checkpoint_every=500"]
+    process = subprocess.Popen(endless, **own)
     os.close(its)
     deadline = time.monotonic() + 200
     while len(metrics(run)) < 2 and process.poll() is None and time.monotonic() < deadline:

@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,10 @@ from sandboxkit.integrations.swe import Task, bundled_tasks
 from tests.grpo import tiny
 from tests.grpo.test_program import metrics, no_sandboxes
 from tests.grpo.test_rollout import END, Script, refusing, tool_call
+from tests.strangers.tasks import write
 
 TASKS = bundled_tasks()
 FIX = TASKS["fix_intervals"]
-BUNDLED = Path(str(resources.files("sandboxkit.integrations.swe"))) / "tasks"
 SUBMIT = '<tool_call>{"name": "submit"}</tool_call>'
 LONG = ["rollout.max_turns=4", "rollout.max_completion_tokens=6000", "engine.max_model_tokens=9000",
         "optimizer.max_tokens_per_row=9000"]  # fmt: skip
@@ -39,8 +38,8 @@ def session() -> Iterator[Session]:
         assert not session.list(tags=(tag,)).result(30), "each rollout stops its own"
 
 
-def solution(task: str, kind: str) -> str:
-    return tool_call((BUNDLED / task / "solution" / f"{kind}.sh").read_text())
+def solution(kind: str) -> str:
+    return tool_call((FIX.tests.parent / "solution" / f"{kind}.sh").read_text())
 
 
 def run(
@@ -61,9 +60,9 @@ def run(
 @pytest.mark.parametrize(
     ("texts", "reward", "calls"),
     [
-        ([solution("fix_intervals", "reference"), SUBMIT], 1.0, 2),
-        ([solution("fix_intervals", "reference"), "It is done."], 1.0, 1),
-        ([solution("fix_intervals", "cheat"), SUBMIT], 0.0, 2),
+        ([solution("reference"), SUBMIT], 1.0, 2),
+        ([solution("reference"), "It is done."], 1.0, 1),
+        ([solution("cheat"), SUBMIT], 0.0, 2),
         (["I give up."], 0.0, 0),
     ],
 )
@@ -119,22 +118,19 @@ def test_every_task_is_a_row_or_those_that_a_file_names(tmp_path: Path) -> None:
 def test_the_program_trains_on_tasks(tmp_path: Path) -> None:
     repair.write(tmp_path, steps=80)
     for number, row in enumerate(map(json.loads, (tmp_path / "train.jsonl").open())):
-        task = tmp_path / "tasks" / f"repair-{number:02}"
-        (task / "environment" / "seeds").mkdir(parents=True)
-        (task / "tests").mkdir()
-        (task / "instruction.md").write_text("repair")
-        (task / "environment/seeds/check.py").write_text(row["files"]["/workspace/check.py"])
+        check = row["files"]["/workspace/check.py"]
         cases = [(case["args"][0], case["expected"]) for case in row["cases"]]
         test = f"import sys; sys.path.insert(0, '.'); import s; assert all(s.f(x) == y for x, y in {cases})"
-        (task / "tests" / "test.sh").write_text(f'exec python3 -c "{test}"\n')
+        script = f'exec python3 -c "{test}"\n'
+        files = {"environment/seeds/check.py": check, "tests/test.sh": script}
+        write(tmp_path / "tasks" / f"repair-{number:02}", **files)
     run = tmp_path / f"swe-{os.getpid()}"
-    given = tiny.settings(tmp_path, run)
     more = [
         *("data.train=", f"data.tasks={tmp_path}/tasks", "run.steps=2", "rollout.max_turns=4"),
         *("rollout.max_completion_tokens=40", "rollout.group_size=4"),
         *("rollout.prompts_per_step=2", "buffer.drop_equal=false"),
     ]
-    assert train(read(None, [*given, *more])) == 0
+    assert train(read(None, tiny.settings(tmp_path, run, *more))) == 0
     steps = metrics(run)
     assert [(row["infra_failed_rate"], row["rollouts"]) for row in steps] == [(0.0, 8)] * 2
     assert 0 < sum(row["reward"] for row in steps) / 2 < 1

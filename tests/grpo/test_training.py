@@ -42,17 +42,14 @@ def row_of(batch: list[TrainingSample]) -> Sequences:
     return Sequences(ids, [len(sample.prompt) for sample in batch])
 
 
-def gradients(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
 def computed(model: torch.nn.Module, rows: list[Sequences]) -> list[torch.Tensor]:
     """The log-probabilities, entropies and gradients of packed rows, of which each token has a weight of its own."""
     model.zero_grad()
     found = [logp_of(model, row) for row in rows]
     logp, entropies = (torch.cat(each) for each in zip(*found, strict=True))
     (logp * torch.linspace(-1, 1, len(logp))).sum().backward()
-    return [logp.detach(), entropies.detach(), gradients(model)]
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return [logp.detach(), entropies.detach(), torch.cat(gradients)]
 
 
 def test_packing_and_pieces_change_nothing(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,24 +202,20 @@ def test_rows_keep_to_the_budget_and_lose_nothing(lengths: list[int], budget: in
 
 @pytest.mark.parametrize(
     ("sizes", "window", "pairs"),
-    [
-        pytest.param((20, 5, 2), 0, 20 * 20 + 5 * 5 + 2 * 2, id="one after the other"),
-        pytest.param((5, 7, 6), 0, 3 * 7 * 7, id="together"),
-        pytest.param((5, 7, 2), 4, 14 * 14, id="as transformers does"),
-    ],
+    [((20, 5, 2), 0, 20 * 20 + 5 * 5 + 2 * 2), ((5, 7, 6), 0, 3 * 7 * 7), ((5, 7, 2), 4, 14 * 14)],
+    ids=["one after the other", "together", "as transformers does"],
 )
 def test_attention_stays_within_the_sequences_of_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], window: int, pairs: int
 ) -> None:
     """Where its layers look at all that came before; gradients are those of one row for each."""
     tiny.save_model(tmp_path)
-    shape = json.loads((tmp_path / "config.json").read_text())
     if window:
+        shape = json.loads((tmp_path / "config.json").read_text())
         shape |= {"use_sliding_window": True, "sliding_window": window}
         shape["layer_types"] = ["sliding_attention"] * 2
-    (tmp_path / "config.json").write_text(json.dumps(shape))
-    model = load(str(tmp_path))
-    asked: list[int] = []
+        (tmp_path / "config.json").write_text(json.dumps(shape))
+    model, asked = load(str(tmp_path)), list[int]()
 
     def counted(module: Any, query: torch.Tensor, *more: Any, **options: Any) -> Any:
         asked.append(query.shape[0] * query.shape[2] ** 2)

@@ -99,7 +99,6 @@ def test_weights_are_exact_after_each_update(engine: "VLLMEngine", folder: str) 
 
 def test_an_update_meets_a_request_between_two_tokens(engine: "VLLMEngine", folder: str) -> None:
     before, after = changed(folder, 10), changed(folder, 11)
-
     update(engine, before, 10)
 
     async def run() -> Completion:
@@ -129,12 +128,8 @@ def test_an_update_meets_a_request_between_two_tokens(engine: "VLLMEngine", fold
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     # In a process of its own: vLLM cannot go on after a failed update.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS["other_weights"], save_model(tmp_path, head_dim=32)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    program = [sys.executable, "-c", PROGRAMS["other_weights"], save_model(tmp_path, head_dim=32)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert "give the engine the model that is trained" in done.stdout, done.stderr[-2000:]
 
 

@@ -15,12 +15,7 @@ import torch
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.grpo.config import EngineConfig as Settings
 from sandboxkit.integrations.grpo.config import read
-from sandboxkit.integrations.grpo.engines import (
-    Completion,
-    EngineError,
-    SampleRequest,
-    weight_files,
-)
+from sandboxkit.integrations.grpo.engines import Completion, EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.start import start as start_engine
 from sandboxkit.integrations.grpo.engines.vllm_server import VLLMServers
 from tests.grpo.serving import Server, needs_vllm, serve, settings, write_model
@@ -29,6 +24,7 @@ from tests.grpo.tiny import ask, changed, difference, score_difference, update
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(500)]
 
+ENGINES = "sandboxkit.integrations.grpo.engines"
 VOCABULARY = 22
 REQUESTS = [
     SampleRequest((9, 3, 11), 14, 1.0, 5),
@@ -77,7 +73,7 @@ def test_weights_are_exact_after_each_update(server: Server, tmp_path: Path) -> 
 def test_a_server_takes_an_update_after_one_that_broke_off(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_files, "_FILE_BYTES", 200_000)
+    monkeypatch.setattr(f"{ENGINES}.weight_files._FILE_BYTES", 200_000)
     model = changed(server.folder, 5, 0.02)
 
     def broken() -> Iterator[tuple[str, torch.Tensor]]:
@@ -137,12 +133,10 @@ def test_a_server_of_something_else_is_refused(server: Server) -> None:
 @needs_vllm
 @pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.nightly), 1])
 def test_two_ranks_train_with_a_server(server: Server, tmp_path: Path, lag: int) -> None:
-    more = [
-        *("run.steps=4", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]'),
-        f"buffer.lag={lag}",
-    ]
+    more = ["run.steps=4", "engine.kind=vllm_server", f'engine.urls=["{server.url}"]']
     run = tmp_path / f"run-{secrets.token_hex(4)}"
-    finish(start(settings(server.folder, run, *more), tmp_path, ranks=2))
+    given = settings(server.folder, run, *more, f"buffer.lag={lag}")
+    finish(start(given, tmp_path, ranks=2))
     rows = metrics(run)
     assert len(rows) == 4
     assert max(row["staleness"] for row in rows if row["groups"]) <= lag
@@ -159,7 +153,7 @@ def test_vllm_in_the_training_process_is_for_one_rank_and_must_be_there(
         start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=2)
     for name in {"vllm", *(name for name in sys.modules if name.startswith("vllm."))}:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "sandboxkit.integrations.grpo.engines.vllm", raising=False)
+    monkeypatch.delitem(sys.modules, f"{ENGINES}.vllm", raising=False)
     with pytest.raises(ConfigurationError, match=r"needs vLLM \(.*run scripts/vllm-cpu.sh"):
         start_engine(config, stop=[1], vocabulary=VOCABULARY, ranks=1)
 
