@@ -178,8 +178,8 @@ class _Caller:
             calls = menu(self.session, box, self.chance, self.folder)
             ((_, name, timeout, call),) = self.chance.choices(calls, [each[0] for each in calls])
             result = self._call(name, call, timeout)
-            shown = name == "exec" and result is not None
-            if shown and result.stdout + result.stderr != "out\nerr\n":
+            shown = result if name == "exec" else None
+            if shown is not None and shown.stdout + shown.stderr != "out\nerr\n":
                 self.tally.wrong.append(f"{name}: {result!r:.200}")
             if name == "delete":
                 self.box = None
