@@ -11,10 +11,10 @@ import signal
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkProcess
 from typing import Any  # Any: JSON
 
 SECONDS = 10
@@ -41,51 +41,55 @@ class AuthorFunction:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._lock = threading.Lock()
-        self._child: tuple[int, ForkProcess, Connection] | None = None
+        self._child: _Child | None = None
 
     def __call__(self, *texts: str) -> Any:
         """Return the function's result. Raises AuthorError."""
         with self._lock:
-            if self._child is None or self._child[0] != os.getpid():
-                self._child = self._fork()
-            _, process, connection = self._child
+            if self._child is None or self._child.owner != os.getpid():
+                self._child = _Child(self._function)
+                weakref.finalize(self, self._child.end)
             try:
-                connection.send_bytes(json.dumps(texts).encode())
-                if not connection.poll(WALL):
-                    raise AuthorError(f"it did not return within {WALL} s")
-                kind, value = json.loads(connection.recv_bytes(2 * _MOST))
-            except (EOFError, OSError) as error:
-                process.join(1)  # its end of the pipe is closed just before
-                self._end(process, connection)
-                raise AuthorError(_ended(process.exitcode)) from error
+                kind, value = self._child.ask(texts)
             except BaseException:
-                self._end(process, connection)
+                self._child.end()
+                self._child = None
                 raise
         if kind != "returned":
             raise AuthorError(str(value))
         return value
 
-    def _fork(self) -> tuple[int, ForkProcess, Connection]:
-        own, other = multiprocessing.Pipe()
+
+class _Child:
+    """A forked process that calls one function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.owner = os.getpid()
+        self._connection, other = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=_serve, args=(self._function, other), daemon=True)
-        with (
-            warnings.catch_warnings()
-        ):  # from Python 3.12 on: other threads may hold locks; a time limit is set
+        self._process = context.Process(target=_serve, args=(function, other), daemon=True)
+        with warnings.catch_warnings():  # other threads may hold locks: a call has a time limit
             warnings.simplefilter("ignore", DeprecationWarning)
-            process.start()
+            self._process.start()
         other.close()
-        return os.getpid(), process, own
 
-    def _end(self, process: ForkProcess, connection: Connection) -> None:
-        self._child = None
-        connection.close()
-        process.kill()
-        process.join()
+    def ask(self, texts: Sequence[str]) -> Any:
+        """Return the response to one call. Raises AuthorError."""
+        try:
+            self._connection.send_bytes(json.dumps(texts).encode())
+            if not self._connection.poll(WALL):
+                raise AuthorError(f"it did not return within {WALL} s")
+            return json.loads(self._connection.recv_bytes(2 * _MOST))
+        except (EOFError, OSError) as error:
+            self._process.join(1)  # its end of the pipe is closed just before
+            raise AuthorError(_ended(self._process.exitcode)) from error
 
-    def __del__(self) -> None:
-        if self._child is not None and self._child[0] == os.getpid():
-            self._end(*self._child[1:])
+    def end(self) -> None:
+        """Kill the process. Idempotent; does nothing in a fork of the trainer."""
+        if os.getpid() == self.owner:
+            self._connection.close()
+            self._process.kill()
+            self._process.join()
 
 
 @lru_cache(maxsize=64)
