@@ -62,7 +62,17 @@ async def test_a_snapshot_has_what_the_sandbox_changed_and_starts_over_its_image
     snapshot = await taken(session, image, "sh", "-c", PROGRAMS["changes_an_image"])
     assert not (root_of(provider, snapshot) / "usr/bin/sh").exists()  # the image has it
     assert not (root_of(provider, snapshot) / "usr/lib/keep/file").exists()
-    etc = ["/etc:", "hosts", "kept", "kept2", "new", "passwd", "resolv.conf"]
+    etc = [
+        "/etc:",
+        "hosts",
+        "kept",
+        "kept2",
+        "new",
+        "passwd",
+        "resolv.conf",
+        "/usr/lib/keep:",
+        "file",
+    ]
     for given in (None, image):
         async with session.sandbox(snapshot=snapshot, image=given) as other:
             seen = await other.exec(["sh", "-c", PROGRAMS["looks_at_an_image"]])

@@ -95,14 +95,14 @@ def test_what_breaks_a_function_is_wrong_and_the_next_output_is_checked(
 
 def test_a_function_runs_in_one_process_that_holds_no_file_of_the_trainer(tmp_path: Path) -> None:
     with open(tmp_path / "open", "w"):
-        checker = FunctionChecker(lambda *_: [os.getpid(), sorted(os.listdir("/proc/self/fd"))])  # type: ignore[arg-type]
+        checker = FunctionChecker(lambda *_: [os.getpid(), len(os.listdir("/proc/self/fd"))])  # type: ignore[arg-type]
         with pytest.raises(TaskError) as first:
             checker.mark(Answer(b"", b"", b""))
         with pytest.raises(TaskError) as second:
             checker.mark(Answer(b"", b"", b""))
     assert str(first.value) == str(second.value)
     assert str(os.getpid()) not in str(first.value)
-    assert "['0', '1', '2', " in str(first.value)
+    assert ", 5]" in str(first.value)  # the usual three, that of the call, and that of this look
 
 
 @pytest.mark.parametrize("checker", OWN)
