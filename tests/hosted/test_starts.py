@@ -200,7 +200,7 @@ async def test_a_refused_program_has_not_run_the_command_that_was_sent_with_it(
             raise error
 
         monkeypatch.setattr(provider, "_run", refuse)
-        with pytest.raises(type(error)):
+        with pytest.raises(errors.SandboxError):
             await provider.create_for(SPEC, first)
         return first.sent
 
