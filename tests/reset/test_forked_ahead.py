@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,9 @@ def forked(target: Target) -> int:
     """The fork that waits for a job, once it is there."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        found = processes_of(target.sandbox())
-        if len(found) == 5:  # two bubblewraps, agent, interpreter
+        found = processes_of(target.sandbox())  # a bubblewrap or two, the agent, the interpreter
+        names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found[-2:]]
+        if len({*names}) == 1 and b"python" in names[0]:
             return found[-1]
         time.sleep(0.01)
     raise AssertionError("no fork was made ahead")
