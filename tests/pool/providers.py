@@ -41,9 +41,15 @@ def interrupt(begun: threading.Semaphore) -> threading.Thread:
 
     def send() -> None:
         assert begun.acquire(timeout=DEADLINE)
-        names: list[str] = []
-        while "result" not in names or names[-1] != "wait":
-            names = [frame.name for frame in extract_stack(sys._current_frames()[first])]
+        seen: int | None = None
+        while True:  # until it is at one place twice: a signal just before it blocks would be lost
+            time.sleep(0.02)
+            frame = sys._current_frames()[first]
+            names = [each.name for each in extract_stack(frame)]
+            waits = "result" in names and names[-1] == "wait"
+            if waits and frame.f_lasti == seen:
+                break
+            seen = frame.f_lasti if waits else None
         signal.pthread_kill(first, signal.SIGINT)
 
     thread = threading.Thread(target=send)
