@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -103,11 +104,10 @@ def _serve(function: Callable[..., Any], connection: Connection) -> None:
     descriptor = connection.fileno()
     os.closerange(3, descriptor)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = used + _MEMORY if hard == resource.RLIM_INFINITY else min(used + _MEMORY, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    if sys.platform == "linux":  # elsewhere the kernel has no such limit
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        _limit(resource.RLIMIT_AS, used + _MEMORY)
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while True:
@@ -115,11 +115,16 @@ def _serve(function: Callable[..., Any], connection: Connection) -> None:
             texts = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)
-        spent = int(time.process_time()) + 1 + SECONDS
-        resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + SECONDS)
         signal.alarm(2 * WALL)  # for the case that the trainer is gone
         connection.send_bytes(json.dumps(_called(function, texts)).encode())
         signal.alarm(0)
+
+
+def _limit(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (soft, hard))
 
 
 def _called(function: Callable[..., Any], texts: Sequence[str]) -> tuple[str, Any]:

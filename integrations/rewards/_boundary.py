@@ -89,13 +89,17 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
     return Outcome.INFRA_ERROR
 
 
-def outlived(sandbox: Sandbox, started: float) -> Verdict | None:
-    """Return the policy's verdict if a sandbox that has ended had reached its lifetime, else None.
+def outlived(error: Exception, sandbox: Sandbox, started: float) -> Verdict | None:
+    """Return the policy's verdict if `error` says that its sandbox has ended at its lifetime, else None.
 
     `started` is the monotonic time in seconds at which the policy began to work in it.
     """
     lifetime = sandbox.spec.lifetime
-    if lifetime is None or time.monotonic() - started < _NEARLY * lifetime:
+    if not isinstance(error, SandboxTerminatedError | SandboxNotFoundError):
+        return None
+    if error.sandbox_id not in (None, sandbox.id) or lifetime is None:
+        return None
+    if time.monotonic() - started < _NEARLY * lifetime:
         return None
     return failed(f"the policy worked until the sandbox's lifetime of {lifetime:g} s was over")
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import pickle
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
@@ -157,7 +156,7 @@ class Replica:
 
         if key is None:
             return begin()
-        return jobs.get(client.name, key, pickle.dumps(body.__dict__), begin)
+        return jobs.get(client.name, key, repr(body).encode(errors="surrogatepass"), begin)
 
     async def _graded(self, client: Token, body: GradeRequest) -> AsyncGenerator[GradeLine, None]:
         deadline = min(body.deadline or self._config.deadline, self._config.deadline)

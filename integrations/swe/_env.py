@@ -194,7 +194,7 @@ class SweEnv:
             ended = ToolResult("the sandbox ended", error=True)
             verdict = verdict_of(error, Phase.WORKED_IN)
             if verdict.reward is None:
-                verdict = outlived(episode.sandbox, episode.ready) or verdict
+                verdict = outlived(error, episode.sandbox, episode.ready) or verdict
             return self._over(episode, verdict, ended)
         episode.errors += result.error
         self.metrics.tool_errors += result.error
@@ -236,7 +236,9 @@ class SweEnv:
             await episode.tools.close()
             verdict = await grade(self.session, episode.task, episode.sandbox)
         except TROUBLE as error:
-            verdict = outlived(episode.sandbox, episode.ready) or verdict_of(error, Phase.GRADED)
+            verdict = outlived(error, episode.sandbox, episode.ready) or verdict_of(
+                error, Phase.GRADED
+            )
         finally:
             self._episode = None
             await stop_broken(episode.sandbox)

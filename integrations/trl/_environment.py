@@ -207,16 +207,16 @@ class SandboxEnvironment(RolloutEnvironment):
         except TROUBLE as error:
             # "shared": the judge inspected the sandbox that the rollout controlled.
             verdict = verdict_of(error, phase, trust="shared")
-            return self._blamed(verdict) if phase is Phase.GRADED else verdict
+            return self._blamed(error, verdict) if phase is Phase.GRADED else verdict
         except Exception as error:  # noqa: BLE001 - the judge is the author's code, and what it read is hostile
             detail = f"the judge raised {ascii(error)[:500]}"
             _log.warning("%s; the rollout counts as failed", detail, exc_info=error)
             return Verdict(Outcome.FAILED, 0.0, "policy", detail)
 
-    def _blamed(self, verdict: Verdict) -> Verdict:
+    def _blamed(self, error: Exception, verdict: Verdict) -> Verdict:
         """Return the verdict on an error of a sandbox that had started; its lifetime is the policy's to keep."""
         assert self._sandbox is not None
-        over = outlived(self._sandbox, self._ready) if verdict.reward is None else None
+        over = outlived(error, self._sandbox, self._ready) if verdict.reward is None else None
         return over or verdict
 
     async def _started(self, sandbox: Sandbox) -> None:
@@ -251,7 +251,7 @@ class SandboxEnvironment(RolloutEnvironment):
             except (SandboxFileError, UnicodeError, ConfigurationError) as error:
                 return f"error: {error}"  # a mistake of the model, such as a relative path
             except TROUBLE as error:
-                self._failure = self._blamed(verdict_of(error, Phase.WORKED_IN))
+                self._failure = self._blamed(error, verdict_of(error, Phase.WORKED_IN))
                 return _FAILED if self._failure.reward is None else f"error: {error}"
 
         if self._sandbox is None:

@@ -25,7 +25,7 @@ _LOAD = re.compile(
     "temporarily unavailable|cannot allocate memory|too many open files|no space left|timed out|no result",
     re.IGNORECASE,
 )
-"""What the kernel and our own helpers say when a machine has no room for a process, or no time for it."""
+"""The words of the kernel and of our own helpers for a machine that has no room for a process, or no time for it."""
 _CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 _COVERS = ("/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp", "/tmp")
 

@@ -20,7 +20,7 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 0.25, 30.0
 """The interval (s) between readings: the sandbox's age, between these bounds. Elsewhere than on this machine
 it is always the longest one, because a reading may be a request that a vendor counts."""
 _MOST_PROCESSORS, _MOST_MEMORY, _MOST_BYTES = 256, 512 << 30, 100e9
-"""What a sandbox without limits has at most, if its machine is not known: processors, bytes, and bytes sent or
+"""The most that a sandbox without limits has, if its machine is not known: processors, bytes, and bytes sent or
 received a second."""
 _SLACK_SECONDS = 1.0
 """How long (s) before its meter a sandbox may have begun."""

@@ -23,7 +23,7 @@ _LONGEST = 30.0
 
 @dataclass(slots=True)
 class Beside:
-    """What honest sandboxes saw, and how often a hostile agent was ended."""
+    """The latency and errors of honest sandboxes, and how often a hostile agent was ended."""
 
     alone: float = 0.0
     """The 99th percentile of a command's seconds with nothing beside it."""

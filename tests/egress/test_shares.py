@@ -1,4 +1,4 @@
-"""What one sandbox takes: no program, however it behaves, keeps files, threads or connections from the others."""
+"""No program of one sandbox, however it behaves, keeps files, threads or connections from the others."""
 
 import contextlib
 import os

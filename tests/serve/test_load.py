@@ -1,4 +1,4 @@
-"""What one client sends, takes or leaves half done costs the others neither time nor memory."""
+"""One client costs the others neither time nor memory, whatever it sends, takes or leaves half done."""
 
 import asyncio
 import json

@@ -196,6 +196,8 @@ class _Evaluation:
             return await anyio.to_thread.run_sync(checker.mark, answer)
         except TaskError as error:
             return masked(f"the task is at fault: {error}")
+        except OSError as error:  # this machine has no room for the checker's process
+            return masked(f"the checker could not be run: {error}")
 
     def _part(self, case: JudgedCase, ran: ProgramRun, mark: Mark | Verdict) -> Part:
         verdict = ran.verdict if ran.verdict is not None else mark
