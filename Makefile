@@ -1,5 +1,8 @@
 # make demo: run the main job on the local provider.  make test: the suite.  make test-all: its other groups as well.
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(shell command -v $(name))) python3)
+
+# The newest Python on PATH from 3.11 on, of those that can make environments if there is one. A shim may lead nowhere.
+PYTHON ?= $(shell for needed in 'import ensurepip, venv' ''; do for minor in $$(seq 30 -1 11); do \
+	python3.$$minor -c "$$needed" 2>/dev/null && echo python3.$$minor && exit; done; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build.py setup.py pyproject.toml
@@ -10,18 +13,22 @@ SOURCES := $(wildcard agent/*.go agent/*/*.go agent/*.s agent/*/*.s) agent/build
 
 setup: $(VENV)/.ready
 
-# Debian's python3 lacks venv and pip; when run as root, this rule installs them.
-$(VENV)/.ready: $(SOURCES)
+# Make an environment in the folder $(1). Debian's python3 lacks venv and pip; root gets them installed.
+define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "sandboxkit needs Python 3.11 or later: install it, or set PYTHON=..."; exit 1; }
+		echo "sandboxkit needs Python 3.11 or later, which $(PYTHON) is not: install it, or set PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q python3-venv; \
 		else echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; fi; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	@test -x $(1)/bin/pip || $(PYTHON) -m venv --clear $(1)
+endef
+
+$(VENV)/.ready: $(SOURCES)
+	$(call environment,$(VENV))
 	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install -q --group dev
-	$(BIN)/python -m pip install -q -e '.[local,docker,cli]'
+	$(BIN)/python -m pip install -q -e '.[local,docker,cli,rewards]'
 	@touch $@
 
 # The packages that the integrations' tests need; torch is the largest.
@@ -29,8 +36,14 @@ $(VENV)/.training: $(VENV)/.ready
 	$(BIN)/python -m pip install -q --group training --group frameworks
 	@touch $@
 
-demo: setup
-	$(BIN)/sandboxkit demo
+# With what the demo needs: the tools of `make setup` are ten times as large.
+demo: $(VENV)/demo/.ready
+	$(VENV)/demo/bin/sandboxkit demo
+
+$(VENV)/demo/.ready: $(SOURCES)
+	$(call environment,$(VENV)/demo)
+	$(VENV)/demo/bin/python -m pip install -q --disable-pip-version-check -e '.[local,cli]'
+	@touch $@
 
 # Train a tiny model to write programs, on the CPU with local sandboxes. Takes minutes.
 SEED ?= 0

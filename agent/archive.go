@@ -142,7 +142,7 @@ func unpackFile(name string, head *tar.Header, from io.Reader, buf []byte) error
 	if err == nil {
 		setTime(name, head.ModTime)
 	}
-	return err
+	return notWritten(name, err)
 }
 
 // getArchive sends a folder's contents, or one file, as a tar stream. It leaves out sockets, pipes

@@ -65,10 +65,10 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 	asUser, whilePaused := true, false
 	switch o := op(in.u8()); o {
 	case opRead:
-		path, limit := in.str(), in.u64()
+		path, limit := inside(in.str()), in.u64()
 		work = func(s *stream) ([]byte, error) { return nil, readFile(s, path, limit) }
 	case opWrite:
-		path, mode, more, data := in.str(), in.u32(), in.u8() == 1, in.bytes()
+		path, mode, more, data := inside(in.str()), in.u32(), in.u8() == 1, in.bytes()
 		work = func(s *stream) ([]byte, error) {
 			if !more {
 				s.in.finish()
@@ -82,13 +82,13 @@ func parseCall(in *fields, b *sandbox) (func(*stream), error) {
 		path := in.str()
 		work = func(s *stream) ([]byte, error) { return nil, listDir(s, path) }
 	case opRemove:
-		path, recursive := in.str(), in.u8() == 1
+		path, recursive := inside(in.str()), in.u8() == 1
 		work = func(*stream) ([]byte, error) { return nil, removePath(path, recursive) }
 	case opPutArchive:
-		path := in.str()
+		path := inside(in.str())
 		work = func(s *stream) ([]byte, error) { return nil, putArchive(path, s.in) }
 	case opGetArchive:
-		path := in.str()
+		path := inside(in.str())
 		work = func(s *stream) ([]byte, error) { return nil, getArchive(s, path) }
 	case opRenew:
 		seconds := math.Float64frombits(in.u64())

@@ -95,10 +95,14 @@ func lead(verb string, args []string) error {
 		verbs := map[string]func([]string) error{"keep": keep, "restore": restore, "unstage": unstage,
 			"pack": packFolders, "unpack": unpackFolders}
 		return verbs[verb](args)
+	case "confine":
+		return confine(args)
+	case superviseVerb:
+		return supervise(args)
 	case "stage":
 		return stage(args)
 	}
-	return fmt.Errorf("%q is none of connect, link, launch, keep, restore, stage, unstage, pack and unpack", verb)
+	return fmt.Errorf("%q is none of confine, connect, link, launch, keep, restore, stage, unstage, pack and unpack", verb)
 }
 
 // firstVariable is the environment variable with the client's first bytes in base64, if the command that

@@ -32,7 +32,7 @@ type execRequest struct {
 }
 
 func parseExec(in *fields) execRequest {
-	r := execRequest{argv: in.list(), env: in.list(), cwd: in.str(), user: in.str()}
+	r := execRequest{argv: insideAll(in.list()), env: in.list(), cwd: inside(in.str()), user: in.str()}
 	flags := in.u8()
 	r.stdin, r.pty = flags&flagStdin != 0, flags&flagPty != 0
 	r.rows, r.cols = in.u16(), in.u16()

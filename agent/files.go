@@ -116,6 +116,7 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 	if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
+	asked := name
 	if real, e := filepath.EvalSymlinks(name); e == nil {
 		name = real
 	}
@@ -135,6 +136,7 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 	_, _ = rand.Read(random[:])
 	base := path.Base(name)
 	temporary := path.Join(path.Dir(name), "."+base[:min(len(base), 200)]+"."+hex.EncodeToString(random[:]))
+	defer func() { err = notWritten(asked, err) }()
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
@@ -164,6 +166,24 @@ func writeFile(name string, mode uint32, head []byte, rest io.Reader) (err error
 	return os.Rename(temporary, name)
 }
 
+// notWritten returns an error that names the file that a client asked for, in the place of a temporary one. Where there is
+// no room it says how much there was.
+func notWritten(name string, err error) error {
+	var at *os.PathError
+	if !errors.As(err, &at) {
+		return err
+	}
+	var fs syscall.Statfs_t
+	if !errors.Is(err, syscall.ENOSPC) || syscall.Statfs(path.Dir(name), &fs) != nil {
+		return fmt.Errorf("%s: %w", name, at.Err)
+	}
+	room := fmt.Sprintf("%d MiB", fs.Blocks*uint64(fs.Bsize)>>20)
+	if fs.Files > 0 && fs.Ffree == 0 {
+		room = fmt.Sprintf("%d files", fs.Files)
+	}
+	return fmt.Errorf("%s: %w: there is room for %s in all; remove files, or give a larger disk_mb", name, at.Err, room)
+}
+
 // putInfo appends one FileInfo: path, type, size in bytes, mode, mtime in nanoseconds.
 func putInfo(out []byte, name string, st *syscall.Stat_t) []byte {
 	kinds := map[uint32]uint8{syscall.S_IFREG: 1, syscall.S_IFDIR: 2, syscall.S_IFLNK: 3}
@@ -176,7 +196,7 @@ func putInfo(out []byte, name string, st *syscall.Stat_t) []byte {
 
 func statPath(name string) ([]byte, error) {
 	var st syscall.Stat_t
-	if err := syscall.Lstat(name, &st); err != nil {
+	if err := syscall.Lstat(inside(name), &st); err != nil {
 		return nil, &os.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return putInfo(nil, name, &st), nil
@@ -184,21 +204,21 @@ func statPath(name string) ([]byte, error) {
 
 // listDir sends a folder's entries as stream data, because a large folder may not fit in one frame.
 func listDir(s *stream, name string) error {
-	if err := guard(name); err != nil {
+	folder := inside(name)
+	if err := guard(folder); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(name)
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return err
 	}
 	var out []byte
 	for _, entry := range entries {
-		full := path.Join(name, entry.Name())
 		var st syscall.Stat_t
-		if syscall.Lstat(full, &st) != nil {
+		if syscall.Lstat(path.Join(folder, entry.Name()), &st) != nil {
 			continue // removed in the meantime
 		}
-		out = putInfo(out, full, &st)
+		out = putInfo(out, path.Join(name, entry.Name()), &st)
 		if len(out) >= chunkSize/2 {
 			if err := s.send(kStdout, out); err != nil {
 				return err

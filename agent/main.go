@@ -29,9 +29,11 @@ type options struct {
 	lifetime, lease        float64
 	detach, noNetwork      bool
 	user, workdir, dropEnv string
+	imageWorkdir           string
 	listenFD               int
 	listenPath, owner      string
 	beside, gvisor, noRoot bool
+	landlock, nameUser     bool
 	caps                   uint64
 	openFiles              uint64
 }
@@ -42,12 +44,15 @@ func parseOptions() (o options) {
 	flag.BoolVar(&o.detach, "detach", false, "do not end with the stream on stdin")
 	flag.StringVar(&o.user, "user", "", "user of commands and file calls: name or uid, :group optional")
 	flag.StringVar(&o.workdir, "workdir", "", "where commands start, made if missing; empty: /workspace, or where that cannot be made a folder of the user's")
+	flag.StringVar(&o.imageWorkdir, "image-workdir", "", "the workdir without -workdir, if the user may enter it; \".\": where the agent starts")
 	flag.IntVar(&o.listenFD, "listen-fd", -1, "inherited listening socket for further clients")
 	flag.StringVar(&o.listenPath, "listen-path", "", "unix socket, abstract with @, for clients from outside")
 	flag.StringVar(&o.owner, "owner", "stdin", "where the owner comes from: stdin, or socket as others")
 	flag.BoolVar(&o.beside, "beside", false, "be no first process, and let others of the machine be")
 	flag.BoolVar(&o.gvisor, "gvisor", false, "the kernel is gVisor: run nothing as the agent's user; whoever reaches the socket may connect")
+	flag.BoolVar(&o.landlock, "landlock", false, "the supervisor has started it in a Landlock domain")
 	flag.BoolVar(&o.noRoot, "no-root", false, "run nothing as uid 0, whatever its name")
+	flag.BoolVar(&o.nameUser, "name-user", false, "add the user to /etc/passwd if it has no such uid")
 	flag.BoolVar(&resettable, "resettable", false, "though beside others: the machine is the sandbox's own")
 	flag.BoolVar(&o.noNetwork, "no-network", false, "remove all network interfaces but the loopback")
 	flag.StringVar(&o.dropEnv, "drop-env", "", "prefix of inherited variables that commands do not get")
@@ -93,7 +98,7 @@ func main() {
 	if err := box.listen(o); err != nil {
 		fatal(err)
 	}
-	if o.beside {
+	if o.beside && !o.landlock {
 		leaveStarter()
 	}
 	if o.owner == "stdin" {
@@ -148,7 +153,16 @@ func setUp(o options) (*sandbox, error) {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(math.MaxInt64) // an image's variable may say otherwise
 	syscall.Umask(0o022)
-	if o.beside {
+	if o.landlock {
+		var err error
+		if confined, err = readConfinement(confinedConfig); err != nil {
+			return nil, err
+		}
+		if err := scoped(); err != nil {
+			return nil, err
+		}
+		syscall.Close(confinedConfig)
+	} else if o.beside {
 		// On a machine that only this sandbox uses, root's commands keep the vendor's capabilities.
 		has, err := getCaps()
 		if err != nil {
@@ -203,7 +217,13 @@ func setUp(o options) (*sandbox, error) {
 			return nil, err
 		}
 	}
+	if o.workdir == "" {
+		box.startInImage(id, o.imageWorkdir)
+	}
 	box.user.home = box.homeOf(id)
+	if o.nameUser {
+		nameUser(box.user)
+	}
 	queueNoSignals()
 	if err := limitCommands(o.openFiles); err != nil {
 		return nil, err
@@ -211,12 +231,16 @@ func setUp(o options) (*sandbox, error) {
 	if err := guardLimits(o.beside && os.Getuid() != 0); err != nil {
 		return nil, err
 	}
+	if confined != nil {
+		return box, confined.begin(box)
+	}
 	return box, nil
 }
 
 // reservedThreads is one for each file thread, one for the reset, one that the interpreter's start uses up, and 4
 // for the Go runtime and for blocking system calls.
-const reservedThreads = maxFileThreads + 2 + 4
+// Landlock's are one that starts commands, and two that answer questions.
+const reservedThreads = maxFileThreads + 2 + 4 + landlockThreads
 
 // reserveThreads starts threads and leaves them to the Go runtime, which keeps idle threads for ever.
 // The runtime ends the process if it cannot start a thread, which a fork bomb could cause.

@@ -280,7 +280,8 @@ func (c *children) spawn(l launch) (*reaper, error) {
 	}
 	c.last++
 	s.id, s.wake = c.last, uintptr(c.wake)
-	if errno := forkReaper(s); errno != 0 {
+	var errno syscall.Errno
+	if confined.start(func() { errno = forkReaper(s) }); errno != 0 {
 		c.idle = append(c.idle, s)
 		c.mu.Unlock()
 		return nil, &startError{"cannot start another process: " + errno.Error(), errno}
@@ -350,7 +351,10 @@ func (r *reaper) prepare(s *reaperState, l launch) error {
 	s.uid, s.gid, s.switchUser = uintptr(l.id.uid), uintptr(l.id.gid), !l.id.isAgent()
 	s.fds, s.terminal, s.openFiles = l.fds, l.tty, early.OpenFiles
 	s.queuedSignals = queuedSignals
-	s.limitCount = setLimits(&s.limits, l.limits)
+	s.limitCount = setLimits(&s.limits, confined.limited(l.limits))
+	if confined != nil {
+		s.ruleset = confined.ruleset
+	}
 	s.commandMask = startMask
 	s.capHeader.version = capVersion3
 	s.lastFD = lastDescriptor()

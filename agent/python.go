@@ -1,5 +1,5 @@
 // The interpreter: a Python process that starts before any job and forks for each job. PROTOCOL.md
-// describes its messages; in_sandbox/interpreter.py is the Python side.
+// describes its messages; providers/_agent/interpreter.py is the Python side.
 package main
 
 import (

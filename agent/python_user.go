@@ -29,8 +29,8 @@ func (f *interpreter) fork(b *sandbox, id identity, file string, argv []string, 
 	}
 	f.uid, f.exposed = as.uid, as.uid == id.uid
 	thread, err := newThread(func() error {
-		var e error
-		if !id.isAgent() {
+		e := confined.confineThread()
+		if e == nil && !id.isAgent() {
 			e = setGroups(id.groups)
 		}
 		// Root's jobs may have these capabilities themselves, for instance for a package manager.

@@ -20,7 +20,9 @@ const (
 	pAll                = 0
 	sigSetmask          = 2
 
-	wakeFD = 3 // the number in the reaper; in the agent the pipe has another one
+	// The numbers in the reaper; in the agent they have others.
+	wakeFD    = 3
+	rulesetFD = 4
 )
 
 // The steps at which the start of a command can fail.
@@ -62,7 +64,8 @@ type reaperState struct {
 	queuedSignals         [2]uint64
 	limits                [mostLimits]resourceLimit
 	limitCount            int
-	commandMask           uint64 // of signals
+	commandMask           uint64  // of signals
+	ruleset               uintptr // the command's Landlock domain; 0: none
 
 	// Read by the agent.
 	subreaper bool
@@ -205,7 +208,16 @@ func keepOnly(s *reaperState) syscall.Errno {
 			return e
 		}
 	}
-	if _, _, e := syscall.RawSyscall(sysCloseRange, wakeFD+1, uintptr(^uint32(0)), 0); e != 0 {
+	if s.ruleset != 0 && s.ruleset != rulesetFD {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, s.ruleset, rulesetFD, syscall.O_CLOEXEC); e != 0 {
+			return e
+		}
+	}
+	first := uintptr(wakeFD + 1)
+	if s.ruleset != 0 {
+		first = rulesetFD + 1
+	}
+	if _, _, e := syscall.RawSyscall(sysCloseRange, first, uintptr(^uint32(0)), 0); e != 0 {
 		for fd := uintptr(wakeFD + 1); fd <= s.lastFD; fd++ {
 			syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
 		}
@@ -272,6 +284,12 @@ func becomeCommand(s *reaperState) {
 		limit := &s.limits[i%mostLimits]
 		if _, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, limit.resource,
 			uintptr(unsafe.Pointer(&limit.value)), 0, 0, 0); e != 0 {
+			s.errno = e
+			return
+		}
+	}
+	if s.ruleset != 0 {
+		if _, _, e = syscall.RawSyscall(landlockRestrict, rulesetFD, 0, 0); e != 0 {
 			s.errno = e
 			return
 		}

@@ -15,6 +15,9 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// AT_FDCWD, X_OK, W_OK and AT_EACCESS
+const here, enterable, writable, effectively = -100, 1, 2, 0x200
+
 type sandbox struct {
 	user    identity // guarded by mu once there are clients; use the methods as and become
 	workdir string
@@ -91,7 +94,8 @@ func (b *sandbox) become(id identity) {
 
 // environment returns a command's identity and variables. It merges the agent's variables, the user's,
 // the sandbox's and the command's own; later ones win. As the agent's own user, the agent's variables
-// override the user's, but for HOME: see homeOf.
+// override the user's, but for HOME: see homeOf. A PATH that neither the sandbox nor the command sets ends with the
+// programs of the user's own home.
 func (b *sandbox) environment(user string, extra []string) (identity, []string, error) {
 	if err := b.jobs.refuse(user); err != nil {
 		return identity{}, nil, err
@@ -122,13 +126,18 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 	add(b.inherited())
 	if !id.isAgent() {
 		add(account)
-	} else if self == 1 {
+	} else if killsAll() {
 		add(account[:1])
 	}
+	search := merged["PATH"]
 	b.mu.Lock()
 	add(b.env)
 	b.mu.Unlock()
 	add(extra)
+	if home := merged["HOME"]; search != "" && merged["PATH"] == search && path.IsAbs(home) {
+		// Where pip puts programs. Last: none of them replaces one of the system.
+		merged["PATH"] = search + ":" + path.Join(home, ".local/bin")
+	}
 	env := make([]string, 0, len(merged))
 	for name, value := range merged {
 		env = append(env, name+"="+value)
@@ -137,15 +146,17 @@ func (b *sandbox) environment(user string, extra []string) (identity, []string, 
 }
 
 // homeOf returns a user's HOME: the image's, or else the first folder that the user can write to of the user's
-// own, the workdir and /tmp. Container runtimes set the HOME of the agent's user if the image sets none.
+// own, the workdir, /workspace and /tmp. Container runtimes set the HOME of the agent's user if the image sets none.
 func (b *sandbox) homeOf(id identity) string {
-	const here, writable, effectively = -100, 2, 0x200 // AT_FDCWD, W_OK, AT_EACCESS
+	if confined != nil {
+		return b.workdir
+	}
 	home, given := id.home, os.Getenv("HOME")
 	if own, err := lookupUser(""); self == 1 && err == nil && given != "" && given != own.home {
 		return given
 	}
 	_ = filesAs.run(id, func() {
-		for _, each := range []string{id.home, b.workdir, "/tmp"} {
+		for _, each := range []string{id.home, b.workdir, defaultWorkdir, "/tmp"} {
 			if syscall.Faccessat(here, each, writable, effectively) == nil {
 				home = each
 				return
@@ -167,6 +178,25 @@ func (b *sandbox) inherited() []string {
 
 // defaultWorkdir is where commands start by default.
 const defaultWorkdir = "/workspace"
+
+// startInImage makes the image's WORKDIR the workdir, if the user may enter it. "." is the folder in which a container's
+// runtime has started the agent.
+func (b *sandbox) startInImage(id identity, name string) {
+	if name == "." {
+		name, _ = syscall.Getwd()
+		_ = syscall.Chdir("/")
+	}
+	name = path.Clean(name)
+	if name == "/" || !path.IsAbs(name) {
+		return
+	}
+	_ = filesAs.run(id, func() {
+		entered := makeFolder(name) == nil && syscall.Faccessat(here, name, enterable, effectively) == nil
+		if entered && guard(name) == nil {
+			b.workdir = name
+		}
+	})
+}
 
 // workdirs returns candidates for the workdir, the best first: only the requested folder, or the default
 // and its replacements for users who cannot create it.
@@ -212,7 +242,11 @@ func (b *sandbox) makeWorkdir() error {
 		if err := makeFolder(b.workdir); err != nil || b.user.isAgent() {
 			return err
 		}
-		return os.Chown(b.workdir, int(b.user.uid), int(b.user.gid))
+		err := os.Chown(b.workdir, int(b.user.uid), int(b.user.gid))
+		if err != nil {
+			os.Remove(b.workdir) // the user makes it, or takes another place
+		}
+		return err
 	}
 	return makeFolder(b.workdir)
 }
@@ -332,7 +366,7 @@ func (b *sandbox) end(reason string) {
 
 // killAll kills every process that the agent has started.
 func killAll() {
-	if self == 1 {
+	if killsAll() {
 		_ = syscall.Kill(-1, syscall.SIGKILL)
 		return
 	}

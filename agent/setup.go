@@ -107,7 +107,7 @@ func writeFiles(files []setupFile) error {
 		if f.missing {
 			return setupError{fmt.Errorf("content %d is not kept any more: %w", f.kept, syscall.ESTALE), f.path}
 		}
-		if err := writeFile(f.path, f.mode, f.content, nil); err != nil {
+		if err := writeFile(inside(f.path), f.mode, f.content, nil); err != nil {
 			return setupError{err, f.path}
 		}
 	}

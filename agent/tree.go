@@ -222,7 +222,7 @@ func (t *tree) strike(known map[int]uint64) (gone bool) {
 		if len(members) == 0 {
 			return t.reaper.gone && t.reaper.exited
 		}
-		if self == 1 && alone && len(members) == len(table) {
+		if killsAll() && alone && len(members) == len(table) {
 			// Every other process is the command's. A signal to all is atomic, so no fork can escape it.
 			_ = syscall.Kill(-1, syscall.SIGKILL)
 			return false

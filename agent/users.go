@@ -98,6 +98,35 @@ func lookupUser(spec string) (identity, error) {
 	return id, nil
 }
 
+// nameUser adds a user to /etc/passwd if that has no such uid, as Podman does. Nothing changes if the agent may not
+// write there, or if the image leads the file elsewhere.
+func nameUser(id identity) {
+	lines := accountLines("/etc/passwd")
+	for _, line := range lines {
+		if f := strings.Split(line, ":"); len(f) > 2 && f[2] == strconv.Itoa(int(id.uid)) {
+			return
+		}
+	}
+	var etc, file syscall.Stat_t
+	if err := syscall.Lstat("/etc", &etc); err != nil || etc.Mode&syscall.S_IFMT != syscall.S_IFDIR ||
+		strings.ContainsAny(id.home, ":\n") {
+		return
+	}
+	const flags = syscall.O_WRONLY | syscall.O_APPEND | syscall.O_CREAT | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
+	fd, err := syscall.Open("/etc/passwd", flags, 0o644)
+	if err != nil {
+		return
+	}
+	defer syscall.Close(fd)
+	line := fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", id.name, id.uid, id.gid, id.home)
+	if len(lines) > 0 && lines[len(lines)-1] != "" {
+		line = "\n" + line // the last one has no end
+	}
+	if err := syscall.Fstat(fd, &file); err == nil && file.Mode&syscall.S_IFMT == syscall.S_IFREG {
+		_, _ = syscall.Write(fd, []byte(line))
+	}
+}
+
 // checkGround returns an error unless /proc, /dev/null and the folder of gVisor's socket are the kernel's and
 // the runtime's own, and /.sandboxkit, where a cluster and local have the agent, is no link of the image. A volume or folder that the image leads there by a link would be believed, and what it has
 // in the place of /dev/null would be opened as root and passed to commands.

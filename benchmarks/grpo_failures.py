@@ -26,8 +26,9 @@ from sandboxkit.integrations._training import plot, records
 from sandboxkit.integrations.grpo.config import read
 from sandboxkit.integrations.grpo.trainer import train
 from sandboxkit.integrations.rewards import Limits
-from sandboxkit.provider import Output
+from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 DEMO = Path(__file__).resolve().parents[1] / "examples" / "grpo" / "compose.toml"
@@ -48,22 +49,30 @@ class Failing(LocalProvider):
         self._first = True
         self.runs = self.lost = self.unmade = 0
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
         # The first creation is the program's check that the backend works.
-        first, self._first = self._first, False
-        if not first and self._numbers.random() < self._rate:
+        check, self._first = self._first, False
+        if not check and self.fails():
             self.unmade += 1
             raise ProviderUnavailableError("injected")
-        return await super().create(spec)
+        return await super().create(spec, first)
 
-    async def run_python(
-        self, sandbox_id: str, code: str, command: Command, output: Output
-    ) -> Exit:
-        self.runs += 1
-        if self._numbers.random() < self._rate:
-            self.lost += 1
-            await self.delete(sandbox_id)
-        return await super().run_python(sandbox_id, code, command, output)
+    def fails(self) -> bool:
+        """Draw whether the next creation or run is among those that fail."""
+        return self._numbers.random() < self._rate
+
+
+class _FailingBox(LocalBox):
+    async def run_python(self, code: str, command: Command, output: Output) -> Exit:
+        assert isinstance(self.provider, Failing)
+        self.provider.runs += 1
+        if self.provider.fails():
+            self.provider.lost += 1
+            await self.delete()
+        return await super().run_python(code, command, output)
+
+
+Failing.box_type = _FailingBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ def run(folder: Path, seed: int, steps: int, rate: float, retries: int) -> Outco
         f"model.name={folder}/model",
         *(f"data.train={folder}/train.jsonl", f"data.held_out={folder}/held_out.jsonl"),
         *("engine.kind=hf", "grading.provider=local", "optimizer.schedule=linear"),
-        f"grading.options={{together=true, limits={{retries={retries}}}}}",
+        f"grading.options={{limits={{retries={retries}}}}}",
     ]
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         if number := train(read(DEMO, settings), provider):

@@ -30,6 +30,7 @@ from sandboxkit import Operation, Session
 from sandboxkit.integrations._training import plot
 from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.rewards import HostCompare
+from sandboxkit.json_lines import read_json_lines
 
 MODES = ("hf", "vllm", "trl")
 SETTINGS = Path(compose.__file__).resolve().parents[1] / "compose.toml"
@@ -122,10 +123,10 @@ def trl(folder: Path, seed: int, steps: int) -> Found:
     torch.set_num_threads(config.run.threads)
     words = compose.tokenizer()
     train, held_out = (
-        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        [row for _, row in read_json_lines(folder / f"{name}.jsonl", "data")]
         for name in ("train", "held_out")
     )
-    grader = HostCompare(together=True)
+    grader = HostCompare()
     waits: list[float] = []
     spent: list[float] = []
     rates: list[tuple[int, float]] = []

@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 
 from sandboxkit.integrations.rewards import HostCompare, Limits, grading_session
+from sandboxkit.json_lines import read_json_lines
 
 AT_A_TIME = 64
 KEYS = ("test_list", "test_setup_code", "entry_point")
@@ -162,7 +163,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=0)
     args = parser.parse_args()
     args.load = os.getloadavg()[0]
-    problems = [json.loads(line) for line in args.file.read_text("utf-8").splitlines()]
+    problems = [problem for _, problem in read_json_lines(args.file, "MBPP")]
     print(json.dumps(asyncio.run(run(problems, args))))
 
 

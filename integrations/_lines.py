@@ -1,4 +1,4 @@
-"""Lines as `grep -n`, `sed` and JSON Lines count them: only a newline ends one."""
+"""Lines of a file as `grep -n` and `sed` count them, for editors: only a newline ends one, perhaps after a CR."""
 
 import io
 
@@ -6,7 +6,6 @@ import io
 def lines_of(text: str) -> list[str]:
     r"""Return the lines of a text, each with its newline; the last one may lack it.
 
-    `str.splitlines` also splits at form feed, CR, U+0085, U+2028 and others, which a line of JSON or of a program may
-    contain.
+    `str.splitlines` also splits at form feed, CR, U+0085, U+2028 and others, which a line of a program may contain.
     """
     return list(io.StringIO(text, newline="\n"))

@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotFoundError
+from sandboxkit.provider import no_sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,3 @@ def apply_rules(failure: Failure, rules: Iterable[ErrorRule]) -> SandboxError:
     if issubclass(rule.kind, ProviderUnavailableError):
         return rule.kind(text, retry_after=failure.retry_after, sandbox_id=failure.sandbox_id)
     return rule.kind(text, sandbox_id=failure.sandbox_id)
-
-
-def no_sandbox(sandbox_id: str) -> SandboxNotFoundError:
-    """Return the error for a sandbox that has ended, or never was."""
-    return SandboxNotFoundError(f"no sandbox {sandbox_id!r}; it may have ended")

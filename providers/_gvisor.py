@@ -56,6 +56,12 @@ async def timed_start(start: Callable[[SandboxSpec], Awaitable[None]]) -> tuple[
     return f", in which a sandbox starts and ends in {time.monotonic() - began:.1f} s", []
 
 
+OWN_OR_GVISOR = Rule(
+    "isolation",
+    "it is one of provider 'local'; give 'gvisor', or leave the option out",
+    lambda spec: spec.isolation not in (None, "gvisor"),
+)
+"""Refuses what only local has."""
 RULES = (
     Rule(
         "user",

@@ -1,7 +1,8 @@
 """sandboxkit: one Session and Sandbox API over many sandbox backends."""
 
+import sandboxkit._calls._foreign_names
 import sandboxkit._distribution
-import sandboxkit.display.pages  # noqa: F401 - registers what notebooks show
+import sandboxkit.display.pages  # registers what notebooks show
 from sandboxkit import errors
 from sandboxkit._operation import Operation, as_completed, wait
 from sandboxkit._process import Process
@@ -27,6 +28,16 @@ from sandboxkit.types import (
 )
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Raise AttributeError, and ImportError for a name that is often looked for here."""
+    if ours := sandboxkit._calls._foreign_names.replacement("sandboxkit", name):
+        raise ImportError(f"sandboxkit has no {name!r}: {ours}")
+    if name.endswith("Provider"):
+        raise ImportError(f"sandboxkit has no {name!r}: name the backend, as in Session('docker')")
+    raise AttributeError(f"module 'sandboxkit' has no attribute {name!r}")
+
 
 __all__ = [
     "CommandUsage",

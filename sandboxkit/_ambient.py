@@ -3,7 +3,9 @@
 import os
 import threading
 
-from sandboxkit import _arguments, _exit, _registry, _tags
+from sandboxkit import _registry, _tags
+from sandboxkit._calls import _arguments
+from sandboxkit._life import _exit
 from sandboxkit._operation import Operation
 from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo, SandboxState

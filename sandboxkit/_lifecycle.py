@@ -1,21 +1,25 @@
-"""The life cycle of one sandbox: all callers share one start and one stop."""
+"""The life cycle of one sandbox: its states, one start and stop for all callers, its pauses, the order of its calls."""
 
 import asyncio
+import contextlib
+import math
 import os
+import posixpath
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import anyio.lowlevel
 
-from sandboxkit import _forks
-from sandboxkit._limiter import Release
-from sandboxkit._pause_clock import PauseClock
-from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
-from sandboxkit._throttle import AdmissionThrottle
-from sandboxkit._work import UndoneError, Work
+from sandboxkit._life import _forks
+from sandboxkit._life._work import UndoneError, Work
+from sandboxkit._operation import Operation
+from sandboxkit._room._limiter import Release
+from sandboxkit._room._throttle import AdmissionThrottle
 from sandboxkit.errors import (
     CapacityError,
     NoRoomError,
@@ -25,8 +29,97 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.provider import FirstCommand, Provider
+from sandboxkit.provider import Box, FirstCommand, Provider
 from sandboxkit.types import Command, Network, SandboxSpec, StreamName
+
+
+class PauseClock:
+    """Whether a sandbox is paused, and the timers that stop meanwhile; background loop only."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.one = anyio.Lock()
+        """Held while the sandbox is paused or resumed, or its snapshot is taken."""
+        self._left: dict[anyio.CancelScope, float] = {}
+        """The timers, each with the seconds that it had left when the sandbox was paused."""
+
+    @contextlib.contextmanager
+    def stops(self, timer: anyio.CancelScope) -> Iterator[None]:
+        """Stop the timer, a scope that the caller has entered, whenever the sandbox is paused."""
+        self._left[timer] = timer.deadline - anyio.current_time()
+        if self.paused:  # a resume may be on its way, and let the command begin
+            timer.deadline = math.inf
+        try:
+            yield
+        finally:
+            del self._left[timer]
+
+    def pause(self) -> None:
+        """Stop the timers. Idempotent."""
+        if not self.paused:
+            self.paused = True
+            for timer in self._left:
+                self._left[timer] = timer.deadline - anyio.current_time()
+                timer.deadline = math.inf
+
+    def resume(self) -> None:
+        """Let the timers go on. Idempotent."""
+        if self.paused:
+            self.paused = False
+            for timer, left in self._left.items():
+                timer.deadline = anyio.current_time() + left
+
+
+class Turns:
+    """The file calls in flight of one sandbox, in the order in which they were made; background loop only."""
+
+    def __init__(self) -> None:
+        self._calls: dict[anyio.Event, tuple[str, bool]] = {}
+
+    @asynccontextmanager
+    async def turn(self, *paths: str, changes: bool) -> AsyncIterator[None]:
+        """Context in which a call on paths may run, after the earlier ones that must come before it.
+
+        A call that changes a path waits for calls on it, above it and below it; one that reads it, for changes of it
+        and of a folder above. So what lists a folder waits for no file in it.
+        """
+        before = [
+            over
+            for over, (earlier, changed) in self._calls.items()
+            if any(
+                (changed and _covers(earlier, path)) or (changes and _overlap(earlier, path))
+                for path in paths
+            )
+        ]
+        own = {anyio.Event(): (path, changes) for path in paths}
+        self._calls |= own
+        try:
+            for over in before:
+                await over.wait()
+            yield
+        finally:
+            for over in own:
+                del self._calls[over]
+                over.set()
+
+    async def before_command(self, argv: Sequence[str]) -> None:
+        """Wait for the earlier calls that change a path which a command names."""
+        changing = {over: path for over, (path, changed) in self._calls.items() if changed}
+        for over, path in changing.items():
+            if any(path in word for word in argv):
+                await over.wait()
+
+
+def _overlap(one: str, other: str) -> bool:
+    return _covers(one, other) or _covers(other, one)
+
+
+def _covers(one: str, other: str) -> bool:
+    """Return whether a path is another or a folder above it; a relative one may be below any folder."""
+    return (
+        other == one or other.startswith(f"{one.rstrip('/')}/") or f"/{other}".endswith(f"/{one}")
+    )
+
 
 if TYPE_CHECKING:
     from sandboxkit.egress import Egress
@@ -39,6 +132,44 @@ STOP = "sandboxkit stops a sandbox of "
 """The beginning of the name of a task that stops a sandbox; the snapshot from which it started follows."""
 _CALLS_SECONDS = 5.0
 """How long (s) a reset waits for calls in flight."""
+
+
+class State(Enum):
+    """The lifecycle state of a sandbox; messages quote the values."""
+
+    NEW = "is not started"
+    QUEUED = "waits for room"
+    STARTING = "starts"
+    RUNNING = "runs"
+    ENDED = "has ended by itself"
+    UNDOING = "is being removed, because nothing waits for its start any more"
+    LEFT_OVER = "failed to start, and could not be removed yet"
+    STOPPING = "is being stopped"
+    STUCK = "could not be removed yet"
+    STOPPED = "is stopped"
+
+    __hash__ = object.__hash__  # Enum's own is a Python function, called at each look at a state
+
+
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.NEW: frozenset({State.QUEUED, State.STARTING, State.STOPPING}),
+    State.QUEUED: frozenset({State.STARTING, State.NEW, State.LEFT_OVER, State.STOPPING}),
+    State.STARTING: frozenset({State.RUNNING, State.NEW, State.LEFT_OVER, State.STOPPING}),
+    State.RUNNING: frozenset({State.ENDED, State.UNDOING, State.STOPPING, State.STOPPED}),
+    State.ENDED: frozenset({State.UNDOING, State.STOPPING}),
+    State.UNDOING: frozenset({State.NEW, State.LEFT_OVER, State.STOPPING}),
+    State.LEFT_OVER: frozenset({State.QUEUED, State.STARTING, State.UNDOING, State.STOPPING}),
+    State.STOPPING: frozenset({State.STOPPED, State.STUCK}),
+    State.STUCK: frozenset({State.STOPPING}),
+    State.STOPPED: frozenset(),
+}
+"""The states that may follow each state. NEW goes directly to STARTING if it already has room.
+RUNNING goes directly to STOPPED if another sandbox object takes over the running sandbox."""
+
+STOP_REQUESTED = frozenset({State.STOPPING, State.STUCK, State.STOPPED})
+"""The states after `stop()`: new calls are refused."""
+WITHOUT_ROOM = frozenset({State.NEW, State.QUEUED, State.ENDED, State.STOPPED})
+"""The states that count towards no cap."""
 
 
 async def _drop(stream: StreamName, data: bytes) -> None:
@@ -66,7 +197,7 @@ class SessionContext:
     """Returns, for error messages, which sandboxes use the session's room."""
     mark: Callable[[SandboxSpec], SandboxSpec] = lambda spec: spec
     """Adds sandboxkit's own tags to the spec of a sandbox that is about to be created."""
-    measure: "Callable[[Provider, SandboxSpec, str], SandboxMeter | None]" = lambda *_: None
+    measure: "Callable[[SandboxSpec, Box], SandboxMeter | None]" = lambda *_: None
     """Begins to measure what a new sandbox uses; it returns None if that is not recorded."""
     waited: "Callable[[Lifecycle, float], None]" = lambda *_: None
     """Called after a start has waited for room, with the time in seconds."""
@@ -90,13 +221,13 @@ class Lifecycle:
         provider: Provider,
         spec: SandboxSpec,
         context: SessionContext,
-        sandbox_id: str | None = None,
+        box: Box | None = None,
         made_at: str = "",
     ) -> None:
-        self.provider, self.spec, self.context, self.id = provider, spec, context, sandbox_id
+        self.provider, self.spec, self.context, self.box = provider, spec, context, box
         self.made_at = made_at
         """The caller's line that made the sandbox, such as "train.py:12"; "" for a pooled one."""
-        self.state = State.NEW if sandbox_id is None else State.RUNNING
+        self.state = State.NEW if box is None else State.RUNNING
         self.since = time.monotonic()
         """When the current state began (monotonic seconds)."""
         self.made = self.renewed = 0.0
@@ -115,19 +246,24 @@ class Lifecycle:
         """Releases the sandbox's room under the session's caps; None if it has none."""
         self.meter: SandboxMeter | None = None
         """Measures, from the creation to the deletion, what the sandbox uses."""
-        self.clock = PauseClock()
-        self._exists = sandbox_id
-        """The id of the sandbox at the backend, as far as known; None when nothing exists."""
+        self.clock, self.turns = PauseClock(), Turns()
+        self._exists = box
+        """The sandbox at the backend, as far as known; None when nothing exists."""
         self._start: Work | None = None
         self._first: FirstCommand | None = None
         """The command of the caller that began the start, until a sandbox is created for it."""
         self._stopping: asyncio.Task[None] | None = None
-        self._wanted = 0 if sandbox_id is None else 1
-        """How many callers received the id; an id passed to the constructor counts as one."""
+        self._wanted = 0 if box is None else 1
+        """How many callers received the box; one passed to the constructor counts as one."""
         self._calls: set[anyio.CancelScope] = set()
         self._no_calls = asyncio.Event()
         self._attached: set[Work] = set()
         self._pid = os.getpid()
+
+    @property
+    def id(self) -> str | None:
+        """The sandbox's id; None before the start."""
+        return None if self.box is None else self.box.id
 
     @property
     def stopped(self) -> bool:
@@ -162,24 +298,35 @@ class Lifecycle:
     def _to(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state, self.since = state, time.monotonic()
-        if self.id is not None and state in (State.RUNNING, State.ENDED, State.STOPPED):
+        if self.box is not None and state in (State.RUNNING, State.ENDED, State.STOPPED):
             self.context.moved = self.since
 
-    async def call(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """Start the sandbox if needed and run `work` with its id."""
+    async def call(self, work: Callable[[Box], Awaitable[T]]) -> T:
+        """Start the sandbox if needed and run `work` with it."""
         return await self.during(await self.started(), work)
 
-    async def during(self, sandbox_id: str, work: Callable[[str], Awaitable[T]]) -> T:
-        """Run `work` with the sandbox's id. If the sandbox may return to a pool, `stop()` cancels the
+    async def on_paths(
+        self, work: Callable[..., Awaitable[T]], *paths: str, changes: bool = False
+    ) -> T:
+        """Run `work` with the sandbox and these paths made absolute, after earlier calls that touch them."""
+        async with self.turns.turn(*paths, changes=changes):
+
+            async def run(box: Box) -> T:
+                return await work(box, *[await _absolute(box, each) for each in paths])
+
+            return await self.call(run)
+
+    async def during(self, box: Box, work: Callable[[Box], Awaitable[T]]) -> T:
+        """Run `work` with the sandbox. If the sandbox may return to a pool, `stop()` cancels the
         work, which then raises SandboxTerminatedError."""
         try:
             if self.spec.reuse == "never":
-                return await work(sandbox_id)
+                return await work(box)
             self.refuse_ended()
             with anyio.CancelScope() as scope:
                 self._calls.add(scope)
                 try:
-                    return await work(sandbox_id)
+                    return await work(box)
                 finally:
                     self._calls.discard(scope)
                     if not self._calls and self.stopped:
@@ -191,32 +338,33 @@ class Lifecycle:
         raise self.was_stopped()
 
     async def attach(
-        self, work: Callable[[str], Awaitable[None]], starting: str | None = None
+        self, work: Callable[[Box], Awaitable[None]], starting: Box | None = None
     ) -> Work:
         """Run `work` in the background until the sandbox stops or its session closes.
 
-        `starting` is the id of a sandbox whose start is in progress. None: start the sandbox if needed.
+        `starting` is a sandbox whose start is in progress. None: start the sandbox if needed.
         """
-        sandbox_id = await self.started() if starting is None else starting
-        attached = Work(lambda: self.during(sandbox_id, work))
+        box = await self.started() if starting is None else starting
+        attached = Work(lambda: self.during(box, work))
         for attachments in (self._attached, self.context.attached):
             attachments.add(attached)
             attached.on_end(attachments.discard)
         return attached
 
-    async def started(self, command: Command | None = None) -> str:
-        """Wait until the sandbox runs and return its id; start it if needed.
+    async def started(self, command: Command | None = None) -> Box:
+        """Wait until the sandbox runs and return it; start it if needed.
 
         `command` is the caller's next command. If this call begins the start, the command may be sent
-        along with it. Raises OutcomeUnknownError if that start fails and the command may have run.
+        along with it. Raises OutcomeUnknownError if that start fails and the command may have run; other
+        callers that waited for the start get the start's error.
         """
         while True:
             self.refuse_ended()
             first: FirstCommand | None = None
             if self.state in (State.RUNNING, State.ENDED):
-                assert self.id is not None
+                assert self.box is not None
                 self._wanted += 1
-                return self.id
+                return self.box
             if self._start is None:
                 self.context.begins(self)
                 # Unless something else prepares the sandbox before its first command.
@@ -254,17 +402,17 @@ class Lifecycle:
 
     async def _recall(self, command: Command, start: Work) -> None:
         """End a command that was sent with the start, after its caller was cancelled."""
-        if self.state is not State.RUNNING or self.id is None:
+        if self.state is not State.RUNNING or self.box is None:
             start.cancel()  # the command ends with the sandbox; other callers start another one
         elif not self._wanted:
             self._undo()
         else:
             with anyio.CancelScope() as scope:
                 scope.cancel()  # a cancelled `exec` kills its command
-                await self.provider.exec(self.id, command, _drop)
+                await self.box.exec(command, _drop)
 
     def lost(self) -> None:
-        """Record that a caller of `started` was cancelled before it received the id."""
+        """Record that a caller of `started` was cancelled before it received the box."""
         self._wanted -= 1
         if not self._wanted:
             self._undo()
@@ -272,7 +420,7 @@ class Lifecycle:
     def _undo(self) -> None:
         # The start succeeded just as the last caller that waited for it gave up.
         if self.state in (State.RUNNING, State.ENDED):
-            self.id = None
+            self.box = None
             self.remove_left_over()
 
     def remove_left_over(self) -> None:
@@ -358,17 +506,17 @@ class Lifecycle:
     async def check(self) -> None:
         """Check that the sandbox is alive, else raise SandboxNotFoundError; renew its lifetime if needed."""
         lifetime, now = self.spec.lifetime, time.monotonic()
-        assert self.id is not None
-        if self.state is not State.RUNNING or not await self.provider.ready(self.id):
+        assert self.box is not None
+        if self.state is not State.RUNNING or not await self.box.ready():
             raise SandboxNotFoundError(f"sandbox {self.id} has ended", sandbox_id=self.id)
         if lifetime is not None and now - self.renewed > min(60.0, lifetime / 10):
-            await self.provider.renew(self.id, lifetime)
+            await self.box.renew(lifetime)
             self.renewed = now
 
     async def reset(self) -> None:
         """Restore the state that the sandbox had before its first command, and verify it."""
-        assert self.id is not None
-        await self.provider.reset(self.id)
+        assert self.box is not None
+        await self.box.reset()
 
     def inherit(self, other: "Lifecycle") -> None:
         """Take over the sandbox of another Lifecycle object, which then counts as stopped."""
@@ -392,7 +540,7 @@ class Lifecycle:
                         self.provider, self.context.mark(self.spec), first
                     )
                     self.made = self.renewed = time.monotonic()
-                    self.meter = self.context.measure(self.provider, self.spec, self._exists)
+                    self.meter = self.context.measure(self.spec, self._exists)
                 await self._prepare(fresh)
             if limit is not None and limit.cancelled_caught:
                 raise self.late(f"start_timeout={seconds:g} s")
@@ -425,17 +573,17 @@ class Lifecycle:
 
     async def _prepare(self, fresh: bool) -> None:
         """Run the steps after the creation (`fresh`) or the taking from a pool; if one fails, delete the sandbox."""
-        sandbox_id, spec = self._exists, self.spec
-        assert sandbox_id is not None
+        box, spec = self._exists, self.spec
+        assert box is not None
         try:
             if fresh and spec.interpreter is not None:
-                await self.provider.start_interpreter(sandbox_id, spec.interpreter)
+                await box.start_interpreter(spec.interpreter)
             if fresh and spec.reuse == "reset":
-                await self.provider.reset(sandbox_id)  # the first call only records the state
+                await box.reset()  # the first call only records the state
             for path, data in spec.files.items():
-                await self.provider.write_file(sandbox_id, path, data, mode=None)
+                await box.write_file(path, data, mode=None)
             if self.network is not None:
-                await self.network.begin(sandbox_id)
+                await self.network.begin(box)
             # A cancellation that came as the last step finished is still pending.
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
@@ -445,7 +593,7 @@ class Lifecycle:
                 except SandboxError as second:
                     error.add_note(f"and it could not be removed yet: {second}")
             raise
-        self.id = sandbox_id
+        self.box = box
         self._to(State.RUNNING)
 
     async def _end(self) -> None:
@@ -453,7 +601,7 @@ class Lifecycle:
             if self._start is not None:
                 await self._start.undo()
             pool = None if self.clock.paused else self.context.pool
-            if self.id is None or pool is None or not await pool.give_back(self):
+            if self.box is None or pool is None or not await pool.give_back(self):
                 await self._delete()
             for attached in tuple(self._attached):
                 await attached.undo()
@@ -475,10 +623,38 @@ class Lifecycle:
             meter, self.meter = self.meter, None
             if meter is not None:
                 await meter.end()
-            await self.provider.delete(self._exists)
+            # A box whose deletion has failed is forgotten: the next attempt needs a fresh one.
+            await self.provider.box(self._exists.id).delete()
             self._exists, self.failures = None, 0
             self.context.throttle.room()
 
     def _gone(self) -> None:
         self.context.lives.discard(self)
         self.leave_room()
+
+
+async def _absolute(box: Box, path: str) -> str:
+    if path.startswith("/"):
+        return path
+    return posixpath.normpath(posixpath.join(await box.workdir(), path))
+
+
+def pause_or_resume(life: Lifecycle, *, paused: bool) -> Operation[None]:
+    """Pause or resume a sandbox; see `Sandbox.pause` and `Sandbox.resume`."""
+    life.refuse_ended()
+    life.provider.check_pause()
+
+    async def run(box: Box) -> None:
+        async with life.clock.one:
+            # Shielded: a cancelled change would leave it unknown whether the sandbox is paused.
+            with anyio.CancelScope(shield=True):
+                if paused:
+                    await box.pause()
+                    life.clock.pause()
+                else:
+                    await box.resume()
+                    life.clock.resume()
+                if life.meter is not None:
+                    life.meter.hold(paused)
+
+    return Operation(life.call(run), of=life)

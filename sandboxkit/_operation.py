@@ -12,30 +12,36 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import anyio
 
-from sandboxkit import _arguments, _loop
-from sandboxkit._threads import no_thread
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import NoValueYet, brief, explained_call
+from sandboxkit._calls._foreign_names import foreign_names
+from sandboxkit._life import _loop
+from sandboxkit._life._loop import no_thread
 from sandboxkit.display import Displayable
-from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.errors import ConfigurationError
 
 T = TypeVar("T")
 # Any: wait() and as_completed() keep the caller's own Operation type, whatever it results in.
 OpT = TypeVar("OpT", bound="Operation[Any]")
 
 _log = logging.getLogger("sandboxkit")
+_NAMED = 5
+"""How many operations a message names at most."""
 _RUNNERS = ("asyncio.runners", "asyncio.base_events")
 _REMEDY = (
     "an operation can be awaited but is no coroutine: write 'async def main(): return await operation' "
-    "and asyncio.run(main()), or call operation.result() without asyncio"
+    "and asyncio.run(main()), asyncio.ensure_future(operation) for a task, or operation.result() without asyncio"
 )
 INTERRUPTED_SECONDS = 5.0
 """How long (s) an interrupted caller waits at most for its work to be undone."""
 
 
-class Operation(concurrent.futures.Future[T], Displayable):
+@foreign_names
+class Operation(NoValueYet, concurrent.futures.Future[T], Displayable):
     """Work in progress on sandboxkit's background loop.
 
     It is a `concurrent.futures.Future` that can also be awaited. Block with `.result()`, or `await`
@@ -50,6 +56,7 @@ class Operation(concurrent.futures.Future[T], Displayable):
     """
 
     _unread: str | None = None  # the error, until a caller retrieves it
+    _own_callbacks, _of = 1, None
 
     def __init__(
         self,
@@ -57,14 +64,15 @@ class Operation(concurrent.futures.Future[T], Displayable):
         *,
         lost: Callable[[], None] | None = None,
         of: Any = None,  # Any: a Lifecycle, whose module imports this one
+        title: str = "",
     ) -> None:
         """`lost` is called if the work succeeds just as the operation is cancelled, so nobody gets its
         result. `of` is the sandbox that the operation uses: `repr` describes it while the operation is
-        pending, and failures are not logged once it is stopped.
+        pending, and failures are not logged once it is stopped. `title` names the call in messages.
         """
         super().__init__()
         self._pid = os.getpid()
-        self._lost, self._of = lost, of
+        self._lost, self._of, self._name = lost, of, title
         try:
             self._background = _loop.get()
         except BaseException:
@@ -87,7 +95,31 @@ class Operation(concurrent.futures.Future[T], Displayable):
         return f"{text}: {_REMEDY}" if refused else text
 
     def _title(self) -> str:
-        return type(self).__name__
+        return self._name or type(self).__name__
+
+    def _no_value(self) -> str:
+        return f"{self._name or 'this'} is an operation, not its result yet: use its result(), or await it"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} cannot be pickled or copied: send its result()")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError; the message says where the result is."""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}: {self._no_value()}",
+                name=name,
+                obj=self,
+            )
+
+    def _is_dropped(self) -> bool:
+        """Whether nobody waits for the work, or can: the end of its sandbox cancels it."""
+        # Any: private attributes of concurrent.futures, as in _end_in_child.
+        future: Any = self
+        waited = len(future._done_callbacks) > self._own_callbacks or future._condition._waiters
+        ours = any(self in waiter.operations for waiter in tuple(_waiters))
+        return not (waited or ours or future._waiters or self.done())
 
     def _is_stopped(self) -> bool:
         return self._of is not None and self._of.stopped
@@ -126,6 +158,10 @@ class Operation(concurrent.futures.Future[T], Displayable):
         else:
             _callbacks.start()
             super().add_done_callback(lambda op: _callbacks.queue.put((fn, op)))
+
+    def __iter__(self) -> NoReturn:
+        """Raise ConfigurationError: an operation is not its result."""
+        self._refuse_use()
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self).__await__()
@@ -174,11 +210,12 @@ class Operation(concurrent.futures.Future[T], Displayable):
             # Otherwise the caller cancelled: nobody will retrieve the error.
             if not self._is_stopped():
                 self._unread = f"{type(error).__name__}: {error}"
-            self.set_exception(_brief(error))
+            self.set_exception(brief(error))
         self._signal_end()
 
     # Any: the return value is ignored.
     def _on_end(self, then: Callable[[], Any]) -> None:
+        self._own_callbacks += 1
         super().add_done_callback(lambda _: self._background.call_soon_threadsafe(then))
 
     def _signal_end(self) -> None:
@@ -240,17 +277,6 @@ class Operation(concurrent.futures.Future[T], Displayable):
             op._background.call_soon_threadsafe(op._cancel_work)
 
 
-def _brief(error: BaseException) -> BaseException:
-    """Strip the traceback and causes from a SandboxError, whose message suffices; return the error.
-
-    They are logged at level DEBUG. Any other error is a defect and keeps its traceback.
-    """
-    if isinstance(error, SandboxError):
-        _log.debug("%s", type(error).__name__, exc_info=error)
-        error.__cause__ = error.__context__ = error.__traceback__ = None
-    return error
-
-
 class _Callbacks:
     """A thread that runs the callers' done-callbacks."""
 
@@ -305,6 +331,23 @@ def end_unfinished() -> None:
         op._end_with("the interpreter exited before this operation ended; wait for it earlier")
 
 
+# Any: Lifecycles, whose module imports this one.
+def name_dropped(ends: Callable[[Any], bool], error: type[BaseException] | None) -> None:
+    """Warn of calls that the end of a `with` block cancels before they began, unless an error ends the block.
+
+    `ends` tells whether the end of the block stops a sandbox.
+    """
+    dropped = [op for op in tuple(_unfinished) if op._of and ends(op._of) and op._is_dropped()]
+    if dropped and error is None:
+        names = ", ".join(op._title() for op in dropped[:_NAMED])
+        more = f" and {len(dropped) - _NAMED} more" if len(dropped) > _NAMED else ""
+        _log.warning(
+            "the 'with' block ends before %s%s, which it cancels: call result() or await them inside the block",
+            names,
+            more,
+        )
+
+
 def settle_callbacks(seconds: float) -> bool:
     """Wait up to `seconds` for the callbacks of ended operations; return whether all have run."""
     return _callbacks.settle(seconds)
@@ -324,6 +367,7 @@ _unfinished: set[Operation[Any]] = set()
 _waiters: set[_Waiter[Any]] = set()
 
 
+@explained_call
 def wait(
     operations: Iterable[OpT], *, num_returns: int = 1, timeout: float | None = None
 ) -> tuple[list[OpT], list[OpT]]:
@@ -357,6 +401,7 @@ def wait(
     return finished, list(pending)
 
 
+@explained_call
 def as_completed(operations: Iterable[OpT], *, timeout: float | None = None) -> Iterator[OpT]:
     """Yield operations as they finish. Raises TimeoutError after `timeout` seconds."""
     left = _unique(operations)
@@ -385,7 +430,7 @@ def _may_block(name: str) -> None:
 
 def _unique(operations: Iterable[OpT]) -> dict[OpT, None]:
     remedy = "a list of operations, as exec() and the other calls return them"
-    if not isinstance(operations, Iterable) or isinstance(operations, str | bytes):
+    if not isinstance(operations, Iterable) or isinstance(operations, str | bytes | Operation):
         _arguments.refuse("operations", operations, remedy)
     given = list(operations)
     for kind in set(map(type, given)):

@@ -5,14 +5,15 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Self
 
 import anyio
 
-from sandboxkit import _arguments
-from sandboxkit._foreign_names import foreign_names
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._foreign_names import foreign_names
+from sandboxkit._calls._streams import NoStdin, OutputStream, Stdin
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
-from sandboxkit._streams import NoStdin, OutputStream, Stdin
 from sandboxkit.errors import (
     CommandFailedError,
     CommandTimeoutError,
@@ -53,13 +54,7 @@ def checked_limits(
     )
 
 
-@foreign_names(
-    wait="result(), which waits for the end",
-    communicate="result(), which has stdout and stderr",
-    terminate="kill()",
-    exit_code="result().returncode",
-    output="stdout, or result().stdout",
-)
+@foreign_names
 class Process(Operation[ProcessResult]):
     """A command in a sandbox: an Operation whose result is a ProcessResult.
 
@@ -95,6 +90,13 @@ class Process(Operation[ProcessResult]):
     def _title(self) -> str:
         return f"Process {_shown(self.argv)}"
 
+    def _no_value(self) -> str:
+        return f"{self._title()} is no result yet: use its result(), await it, or iterate over its stdout"
+
+    def _is_dropped(self) -> bool:
+        # One that runs may be meant to run until the end, such as a server.
+        return self._began is None and super()._is_dropped()
+
     @property
     def returncode(self) -> int:
         """The exit status, 137 after a kill or a timeout.
@@ -116,12 +118,13 @@ class Process(Operation[ProcessResult]):
             self.exception() if self._returncode is not None else self.result()
         return self._returncode
 
-    def kill(self) -> None:
-        """Kill the command's whole process tree and return at once.
+    def kill(self) -> Self:
+        """Kill the command's whole process tree and return at once: `kill().result()` waits for its end.
 
         The result then has returncode 137 and `Ending.KILLED`, unless the command ended first.
         """
         self._background.call_soon_threadsafe(self._kill)
+        return self
 
     def _kill(self) -> None:
         self._kill_requested = True

@@ -5,7 +5,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from sandboxkit import _arguments, _distribution
+from sandboxkit import _distribution
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._foreign_names import nearest, replacement
 from sandboxkit.errors import ConfigurationError, MissingExtraError
 from sandboxkit.provider import Provider
 
@@ -44,15 +46,9 @@ def load(name: str | None = None) -> Provider:
     Raises ConfigurationError for an unknown name, MissingExtraError if a package is missing.
     """
     name = default_name() if name is None else named(name)
-    url = name if name.startswith(("http://", "https://")) else ""
+    url = name if _is_url(name) else ""
     name = "service" if url else name
-    entry = _entries().get(name)
-    if entry is None:
-        raise ConfigurationError(
-            f"unknown provider {name!r}{_arguments.nearest(name, names())}; "
-            f"installed are {', '.join(names())} "
-            "(set provider= or SANDBOXKIT_PROVIDER to one of them)"
-        )
+    entry = _entry(name)
     try:
         provider_class = entry.load()
     except ImportError as error:
@@ -63,6 +59,30 @@ def load(name: str | None = None) -> Provider:
         ) from error
     provider: Provider = provider_class(url) if url else provider_class()
     return provider
+
+
+def check(provider: str | Provider | None) -> None:
+    """Raise ConfigurationError if there is no such provider; nothing is imported."""
+    if not isinstance(provider, Provider):
+        name = default_name() if provider is None else named(provider)
+        _entry("service" if _is_url(name) else name)
+
+
+def _is_url(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
+
+
+def _entry(name: str) -> "EntryPoint":
+    if (entry := _entries().get(name)) is not None:
+        return entry
+    ours = replacement("providers", name)
+    hint = f" (use {ours!r})" if ours else nearest(name, names())
+    if "/" in name or ":" in name:
+        hint = f" (an image is the option image={name!r})"
+    raise ConfigurationError(
+        f"unknown provider {name!r}{hint}; installed are {', '.join(names())} "
+        "(set provider= or SANDBOXKIT_PROVIDER to one of them)"
+    )
 
 
 @functools.cache  # the search takes 30 ms if many packages are installed

@@ -1,24 +1,27 @@
 """Sandbox: one isolated machine, started on first use."""
 
+import asyncio
 import builtins
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, Unpack
 
-from sandboxkit import _ambient, _arguments, _forking, _pausing, _tags
-from sandboxkit._foreign_names import foreign_names
-from sandboxkit._lifecycle import Lifecycle, SessionContext
-from sandboxkit._misuse import call_site, explained
-from sandboxkit._operation import Operation
+from sandboxkit import _ambient, _snapshot, _tags
+from sandboxkit._calls import _arguments, _exec_files
+from sandboxkit._calls._arguments import call_site, explained
+from sandboxkit._calls._foreign_names import foreign_names
+from sandboxkit._calls._streams import Stdin, command_input
+from sandboxkit._life._work import start_detached, undone_if_interrupted
+from sandboxkit._lifecycle import Lifecycle, SessionContext, State, pause_or_resume
+from sandboxkit._operation import Operation, name_dropped
 from sandboxkit._process import OUTPUT_LIMIT, CommandLimits, Process, checked_limits
 from sandboxkit._snapshot import Snapshot
-from sandboxkit._states import State
-from sandboxkit._streams import Stdin, command_input
-from sandboxkit._work import start_detached, undone_if_interrupted
 from sandboxkit.display import Displayable
-from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.provider import Provider
+from sandboxkit.display.signatures import spelled_out
+from sandboxkit.errors import ConfigurationError, SandboxError, SandboxFileNotFoundError
+from sandboxkit.options import SpecOptions
+from sandboxkit.provider import Box, Provider
 from sandboxkit.types import (
     Command,
     CommandSeries,
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from sandboxkit.tunnels import Exposed, Handler, PortConnection, Served
 
 T = TypeVar("T")
-_Run = Callable[[str, Command, Output], Awaitable[Exit]]
+_Run = Callable[[Box, Command, Output], Awaitable[Exit]]
 
 MAX_READ = 256 * 1024 * 1024
 MAX_DOWNLOAD = 1024 * 1024 * 1024
@@ -53,20 +56,23 @@ MAX_DOWNLOAD_FILES = 100_000
 
 
 @explained
-@foreign_names(run="exec()", commands="exec()", close="stop()", kill="stop()", delete="stop()")
+@foreign_names
 class Sandbox(Displayable):
-    """One isolated machine. Made by `Session.sandbox()`; it starts on first use.
+    """One isolated machine. Made by `Session.sandbox()` or `create()`; it starts on first use.
 
     Every call returns at once with an Operation: `.result()` blocks, `await` does not. As a
     context manager it starts on entry and stops on exit, unless it is detached.
     """
 
+    # Any: a Session, whose module imports this one and sets it.
+    _session: ClassVar[Callable[[str | Provider | None], Any]]
+
     def __new__(cls, *given: object, **options: object) -> Self:
         """Raise ConfigurationError for a direct call: sessions make sandboxes."""
         if not given or not isinstance(given[0], Provider):
             raise ConfigurationError(
-                f"a {cls.__name__} is made by its session: Session().sandbox(image=...); get a running one "
-                "with Sandbox.from_id(id)"
+                f"a {cls.__name__} is made by its session, as Session().sandbox(image=...), or by "
+                "Sandbox.create(image=...); get a running one with Sandbox.from_id(id)"
             )
         return super().__new__(cls)
 
@@ -75,11 +81,13 @@ class Sandbox(Displayable):
         provider: Provider,
         spec: SandboxSpec,
         context: SessionContext,
-        sandbox_id: str | None = None,
+        box: Box | None = None,
     ) -> None:
         self._provider = provider
-        self._life = Lifecycle(provider, spec, context, sandbox_id, made_at=call_site())
-        self._reached_by_id = sandbox_id is not None
+        self._life = Lifecycle(provider, spec, context, box, made_at=call_site())
+        self._reached_by_id = box is not None
+        self._own: Any = None  # Any: see _session
+        """The session that this sandbox closes when it is stopped."""
         if spec.egress is not None:
             from sandboxkit.egress import _control
 
@@ -113,6 +121,25 @@ class Sandbox(Displayable):
         life = self._life
         since = max(life.since, life.context.moved)
         return time.monotonic() - since if life.state is State.QUEUED else None
+
+    @staticmethod
+    @spelled_out
+    def create(
+        *, provider: str | Provider | None = None, **options: Unpack[SpecOptions]
+    ) -> "Sandbox":
+        """Make a sandbox with a session of its own, which `stop()` closes, and with it what `fork` has made.
+
+        The keywords are those of `Session.sandbox`. Many sandboxes are better made by one Session, for
+        its caps and its pool.
+        """
+        session = Sandbox._session(provider)
+        try:
+            made: Sandbox = session.sandbox(**options)
+        except BaseException:
+            session.close()
+            raise
+        made._own = session
+        return made
 
     @staticmethod
     def list(
@@ -176,7 +203,7 @@ class Sandbox(Displayable):
         live, items = command_input(stdin, open_=size is not None)
         command = Command(words, place, variables, who, items, size, _arguments.setup(setup))
         limits = checked_limits(timeout, deadline, check, output_limit)
-        return self._process(words, command, self._provider.exec, limits, live)
+        return self._process(words, command, lambda box, *given: box.exec(*given), limits, live)
 
     def exec_each(
         self,
@@ -198,7 +225,7 @@ class Sandbox(Displayable):
             Command(words, env=values, setup=extra),
             _arguments.series(series, self.spec.reuse),
         )
-        return self._call(lambda box: self._provider.exec_each(box, command, runs))
+        return self._call(lambda box: box.exec_each(command, runs))
 
     def run_python(
         self,
@@ -232,7 +259,7 @@ class Sandbox(Displayable):
         return self._process(
             (interpreter.program, "-I", "-c", text, *words[1:]),
             command,
-            lambda box, sent, output: self._provider.run_python(box, text, sent, output),
+            lambda box, *given: box.run_python(text, *given),
             checked_limits(timeout, deadline, check, output_limit),
             live,
         )
@@ -304,7 +331,7 @@ class Sandbox(Displayable):
         number = _arguments.port("port", port)
         if not self._reached_by_id and number not in self.spec.public_ports:
             raise ConfigurationError(f"port {port} is not public: give public_ports=[{port}]")
-        return self._call(lambda sandbox_id: self._provider.public_url(sandbox_id, number))
+        return self._call(lambda box: box.public_url(number))
 
     def set_network(self, network: "Network | Egress") -> Operation[None]:
         """Change which servers the sandbox may reach, and close its open connections.
@@ -320,8 +347,19 @@ class Sandbox(Displayable):
 
     def read_file(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[bytes]:
         """Read a whole file. Raises SandboxFileNotFoundError, or SandboxFileError past `max_bytes`."""
-        path, max_bytes = _arguments.path(path), _arguments.size("max_bytes", max_bytes)
-        return self._call(lambda box: self._provider.read_file(box, path, max_bytes=max_bytes))
+        most = _arguments.size("max_bytes", max_bytes)
+        return self._file_call(
+            "read_file", lambda box, place: box.read_file(place, max_bytes=most), path
+        )
+
+    def read_text(self, path: str, *, max_bytes: int = MAX_READ) -> Operation[str]:
+        """Read a file as UTF-8 text. Raises what `read_file` raises, and UnicodeDecodeError."""
+        most = _arguments.size("max_bytes", max_bytes)
+
+        async def read(box: Box, place: str) -> str:
+            return (await box.read_file(place, max_bytes=most)).decode()
+
+        return self._file_call("read_text", read, path)
 
     def write_file(
         self, path: str, data: _arguments.Content, *, mode: int | None = None
@@ -330,9 +368,14 @@ class Sandbox(Displayable):
 
         With `mode` None an existing file keeps its mode and a new file gets 0o644.
         """
-        path, bits = _arguments.path(path), _arguments.mode(mode)
-        content = _arguments.content("data", data)
-        return self._call(lambda box: self._provider.write_file(box, path, content, mode=bits))
+        (path, content), bits = _arguments.file(path, data), _arguments.mode(mode)
+
+        return self._file_call(
+            "write_file",
+            lambda box, place: box.write_file(place, content, mode=bits),
+            path,
+            changes=True,
+        )
 
     def upload(self, local: str | os.PathLike[str], remote: str) -> Operation[None]:
         """Copy a file to the path `remote`, or a folder's contents into the folder `remote`.
@@ -363,46 +406,76 @@ class Sandbox(Displayable):
 
     def list_dir(self, path: str) -> Operation[builtins.list[FileInfo]]:
         """List a folder, sorted by path. Raises SandboxFileError for a very large folder."""
-        path = _arguments.path(path)
-        return self._call(lambda sandbox_id: self._provider.list_dir(sandbox_id, path))
+        return self._file_call("list_dir", lambda box, place: box.list_dir(place), path)
 
     def stat(self, path: str) -> Operation[FileInfo]:
         """Describe a path without following a final link. Raises SandboxFileNotFoundError."""
-        path = _arguments.path(path)
-        return self._call(lambda sandbox_id: self._provider.stat(sandbox_id, path))
+        return self._file_call("stat", lambda box, place: box.stat(place), path)
+
+    def exists(self, path: str) -> Operation[bool]:
+        """Return whether there is something at a path, without following a final link."""
+
+        async def look(box: Box, place: str) -> bool:
+            try:
+                await box.stat(place)
+            except SandboxFileNotFoundError:
+                return False
+            return True
+
+        return self._file_call("exists", look, path)
+
+    def mkdir(self, path: str) -> Operation[None]:
+        """Make a folder and its parents, as far as they are missing."""
+
+        async def make(box: Box, place: str) -> None:
+            async def nothing() -> AsyncIterator[bytes]:
+                yield bytes(1024)  # a tar without members
+
+            await box.put_archive(place, nothing())
+
+        return self._file_call("mkdir", make, path, changes=True)
+
+    def rename(self, path: str, to: str) -> Operation[None]:
+        """Move a file or folder to the path `to`, where a file is replaced; the sandbox needs the program mv.
+
+        Raises SandboxFileNotFoundError, and SandboxFileError if `to` is a folder or cannot be made.
+        """
+        return self._file_call("rename", _exec_files.rename, path, to, changes=True)
 
     def remove(self, path: str, *, recursive: bool = False) -> Operation[None]:
         """Remove a file, a link or an empty folder; with `recursive` a whole tree."""
-        path, deep = _arguments.path(path), _arguments.flag("recursive", recursive)
-        return self._call(lambda box: self._provider.remove(box, path, recursive=deep))
+        deep = _arguments.flag("recursive", recursive)
+        return self._file_call(
+            "remove", lambda box, place: box.remove(place, recursive=deep), path, changes=True
+        )
 
     def logs(self) -> Operation[bytes]:
         """Return the newest output of the sandbox's main command, stdout and stderr together."""
-        return self._call(lambda sandbox_id: self._provider.logs(sandbox_id))
+        return self._call(lambda box: box.logs())
 
     def status(self) -> Operation[SandboxInfo]:
         """Ask the backend for the sandbox's state. Raises SandboxNotFoundError once it is gone."""
-        return self._call(lambda sandbox_id: self._provider.get(sandbox_id))
+        return self._call(lambda box: box.info())
 
     def usage(self) -> Operation[Usage | None]:
         """Return what the sandbox has used since its start; None if the backend cannot tell."""
-        return self._call(lambda sandbox_id: self._provider.usage(sandbox_id))
+        return self._call(lambda box: box.usage())
 
     def workdir(self) -> Operation[str]:
-        """Return the folder where commands start: the option `workdir`, or the backend's default."""
-        return self._call(lambda sandbox_id: self._provider.workdir(sandbox_id))
+        """Return the folder where commands start: the option `workdir`, or the image's or the backend's default."""
+        return self._call(lambda box: box.workdir())
 
     def wait(self) -> Operation[int]:
         """Wait for the main command to end and return its exit status."""
-        return self._call(lambda sandbox_id: self._provider.wait(sandbox_id))
+        return self._call(lambda box: box.wait())
 
     def renew(self, lifetime: float) -> Operation[None]:
         """Set the sandbox's remaining lifetime to `lifetime` seconds from now."""
         _arguments.positive("lifetime", lifetime, unit="seconds")
 
-        async def renew(sandbox_id: str) -> None:
+        async def renew(box: Box) -> None:
             self._life.renewed = float("-inf")  # a pool must not reuse it: its end is unknown
-            await self._provider.renew(sandbox_id, lifetime)
+            await box.renew(lifetime)
 
         return self._call(renew)
 
@@ -410,7 +483,7 @@ class Sandbox(Displayable):
         self,
         name: str | None = None,
         *,
-        ttl: float = _forking.TTL,
+        ttl: float = _snapshot.TTL,
         tags: _tags.Tags | None = None,
         kind: SnapshotKind = "files",
     ) -> Operation[Snapshot]:
@@ -420,7 +493,7 @@ class Sandbox(Displayable):
         the sandbox. Raises ConfigurationError if the backend does not support snapshots of `kind`, and
         CapacityError if the snapshot does not fit.
         """
-        return _forking.take(self._life, name, ttl, tags, kind)
+        return _snapshot.take(self._life, name, ttl, tags, kind)
 
     def fork(self, n: int) -> "Operation[builtins.list[Sandbox | SandboxError]]":
         """Start `n` sandboxes with this one's options, and its network and files as they are now, without its processes.
@@ -428,7 +501,7 @@ class Sandbox(Displayable):
         Each entry is a started sandbox of this session, or the error of its start. Raises what `snapshot`
         raises. The temporary snapshot is deleted when the last of the sandboxes has stopped.
         """
-        return _forking.fork(self._life, n, self._sibling, by_id=self._reached_by_id)
+        return _snapshot.fork(self._life, n, self._sibling, by_id=self._reached_by_id)
 
     def pause(self) -> Operation[None]:
         """Stop all programs until `resume()`; files, memory and processes are kept. Idempotent.
@@ -436,45 +509,79 @@ class Sandbox(Displayable):
         Commands in flight and their `timeout` stand still; a `deadline` and the lifetime do not. Other calls
         raise SandboxPausedError. Raises ConfigurationError if the backend cannot pause sandboxes.
         """
-        return _pausing.change(self._life, paused=True)
+        return pause_or_resume(self._life, paused=True)
 
     def resume(self) -> Operation[None]:
         """Let the programs of a paused sandbox go on, whichever process paused it. Idempotent."""
-        return _pausing.change(self._life, paused=False)
+        return pause_or_resume(self._life, paused=False)
 
     def stop(self) -> Operation[None]:
         """Stop the sandbox and remove everything of it. Idempotent; a start in flight is undone.
 
         Cancelling this operation only stops waiting for it.
         """
-        return start_detached(self._life.stop, ended=self._life.stopped or self.id is None)
+        begin = self._life.stop if self._own is None else self._begin_own_end
+        return start_detached(begin, ended=self._life.stopped or self.id is None)
 
     def __enter__(self) -> Self:
         with undone_if_interrupted(self.stop):
             return self.start().result()
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if not self.spec.detach:
+            name_dropped(lambda life: life is self._life, kind)
             self.stop().result()
+
+    def __await__(self) -> NoReturn:
+        """Raise ConfigurationError: there is nothing to wait for."""
+        raise ConfigurationError(
+            "a sandbox is made at once, without a start to wait for: leave out 'await', or write await sandbox.start()"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled or copied: send sandbox.id, and call "
+            f"Sandbox.from_id(id, provider={self.provider_name!r}) there"
+        )
 
     async def __aenter__(self) -> Self:
         with undone_if_interrupted(self.stop):
             return await self.start()
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if not self.spec.detach:
+            name_dropped(lambda life: life is self._life, kind)
             await self.stop()
 
     @staticmethod
     async def _reached(provider: Provider, context: SessionContext, sandbox_id: str) -> "Sandbox":
-        await provider.get(sandbox_id)
-        return Sandbox(provider, SandboxSpec(), context, sandbox_id)
+        box = provider.box(sandbox_id)
+        await box.info()
+        return Sandbox(provider, SandboxSpec(), context, box)
+
+    def _begin_own_end(self) -> asyncio.Task[None]:
+        async def end() -> None:
+            if stopping := self._life.stop():
+                await asyncio.shield(stopping)
+            await self._own.close()
+
+        ending = asyncio.create_task(end())
+        ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return ending
 
     def _sibling(self, spec: SandboxSpec) -> "tuple[Sandbox, Lifecycle]":
         made = Sandbox(self._provider, spec, self._life.context)
         return made, made._life
 
-    def _call(self, work: Callable[[str], Awaitable[T]]) -> Operation[T]:
+    def _file_call(
+        self, name: str, work: Callable[..., Awaitable[T]], *paths: str, changes: bool = False
+    ) -> Operation[T]:
+        places = [_arguments.path(each, relative=True) for each in paths]
+        self._life.refuse_ended()
+        done = self._life.on_paths(work, *places, changes=changes)
+        return Operation(done, of=self._life, title=f"{name}({', '.join(map(repr, places))})")
+
+    def _call(self, work: Callable[[Box], Awaitable[T]]) -> Operation[T]:
         self._life.refuse_ended()
         return Operation(self._life.call(work), of=self._life)
 
@@ -487,11 +594,12 @@ class Sandbox(Displayable):
         live: Stdin | None,
     ) -> Process:
         async def ready() -> Callable[[Output], Awaitable[Exit]]:
+            await self._life.turns.before_command(argv)
             network = self._life.network  # read once: a command sent with the start gets no proxy
             box = await self._life.started(command if network is None else None)
             sent = command if network is None else network.with_proxy(command)
             if sent.setup is not None:
-                sent = await self._life.during(box, lambda _: self._provider.set_up(box, sent))
-            return lambda output: self._life.during(box, lambda _: run(box, sent, output))
+                sent = await self._life.during(box, lambda box: box.set_up(sent))
+            return lambda output: self._life.during(box, lambda box: run(box, sent, output))
 
         return Process(argv, ready, limits, live, self._life)

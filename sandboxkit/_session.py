@@ -13,30 +13,21 @@ from typing import NoReturn, Self, Unpack
 
 import anyio
 
-from sandboxkit import (
-    _ambient,
-    _arguments,
-    _cleanup,
-    _exit,
-    _forks,
-    _loop,
-    _owners,
-    _registry,
-    _tags,
-)
-from sandboxkit._foreign_names import foreign_names
-from sandboxkit._lifecycle import Lifecycle, SessionContext
-from sandboxkit._limiter import Limiter
-from sandboxkit._machine_semaphore import places
-from sandboxkit._misuse import explained
-from sandboxkit._operation import Operation
-from sandboxkit._pool import Pool, bounds, poolable
+from sandboxkit import _ambient, _registry, _tags
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
+from sandboxkit._calls._foreign_names import foreign_names
+from sandboxkit._life import _cleanup, _exit, _forks, _loop, _owners
+from sandboxkit._life._reconciler import Reconciler
+from sandboxkit._life._work import Work, start_detached
+from sandboxkit._lifecycle import WITHOUT_ROOM, Lifecycle, SessionContext, State
+from sandboxkit._operation import Operation, name_dropped
 from sandboxkit._process import OUTPUT_LIMIT, Process
-from sandboxkit._reconciler import Reconciler
+from sandboxkit._room._limiter import Limiter
+from sandboxkit._room._machine_semaphore import places
+from sandboxkit._room._pool import Pool, bounds, poolable
 from sandboxkit._sandbox import Sandbox
 from sandboxkit._spec import PRELOAD, build, check
-from sandboxkit._states import WITHOUT_ROOM, State
-from sandboxkit._work import Work, start_detached
 from sandboxkit.display.signatures import spelled_out, with_options
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger import _ledger
@@ -58,7 +49,7 @@ _NAMED = 8
 
 
 @explained
-@foreign_names(exec="run(), or sandbox().exec()", stop="close()")
+@foreign_names
 @with_options
 class Session:
     """Sandboxes that share a provider, default options and a lifetime.
@@ -134,6 +125,11 @@ class Session:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} cannot be pickled or copied. Make a Session in each process")
 
+    @staticmethod
+    def require_provider(provider: str | Provider | None) -> None:
+        """Raise ConfigurationError if there is no such provider; nothing is imported or made."""
+        _registry.check(provider)
+
     @property
     def provider_name(self) -> str:
         """The name of the backend, such as "docker"."""
@@ -142,7 +138,7 @@ class Session:
     @property
     def provider(self) -> Provider:
         """The session's provider object, for calls that only `Provider` has. Its coroutines run on
-        sandboxkit's event loop: `Operation(session.provider.get(id))`."""
+        sandboxkit's event loop: `Operation(session.provider.box(id).info())`."""
         return self._provider
 
     @property
@@ -153,7 +149,7 @@ class Session:
     @property
     def resets(self) -> bool:
         """Whether `reuse="reset"` is supported: there is a pool and the provider can reset sandboxes."""
-        return self._pool.most > 0 and type(self._provider).reset is not Provider.reset
+        return self._pool.most > 0 and self._provider.has("reset")
 
     @property
     def quiet(self) -> float:
@@ -242,7 +238,7 @@ class Session:
             known = self._spec.interpreter or Interpreter(preload=PRELOAD)
             overrides["interpreter"] = Interpreter(
                 known.program if python is None else python,
-                known.preload if preload is None else tuple(preload),
+                known.preload if preload is None else _arguments.arguments("preload", preload),
                 known.setup,
             )
         elif preload is not None or python is not None:
@@ -372,18 +368,26 @@ class Session:
         self._open()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        name_dropped(lambda life: life.context.lives is self._sandboxes, kind)
         try:
             self.close().result()
         except KeyboardInterrupt:
             _exit.abandon()
             raise
 
+    def __await__(self) -> NoReturn:
+        """Raise ConfigurationError: there is nothing to wait for."""
+        raise ConfigurationError(
+            "a session is made at once: leave out 'await', as in async with Session() as session:"
+        )
+
     async def __aenter__(self) -> Self:
         self._open()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        name_dropped(lambda life: life.context.lives is self._sandboxes, kind)
         await self.close()
 
     def _open(self) -> None:
@@ -491,6 +495,8 @@ class Session:
         if self._closed:
             raise ConfigurationError(f"session {self.id} is closed; make a new Session")
 
+
+Sandbox._session = Session
 
 _owner_pids: "weakref.WeakKeyDictionary[Provider, int]" = weakref.WeakKeyDictionary()
 """The pid of the process that owns each provider's connections."""

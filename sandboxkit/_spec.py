@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxkit import _arguments
+from sandboxkit._calls._foreign_names import nearest
 from sandboxkit.datasets import check_mounts, split_mounts
 from sandboxkit.egress import Egress
 from sandboxkit.errors import ConfigurationError
@@ -32,7 +32,7 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
     for name, value in options.items():
         if name not in _CHECKS:
             raise ConfigurationError(
-                f"unknown option {name!r}{_arguments.nearest(name, list(_CHECKS))}; "
+                f"unknown option {name!r}{nearest(name, list(_CHECKS))}; "
                 f"the options are {', '.join(_CHECKS)}"
             )
         changes[name] = _CHECKS[name](name, value)
@@ -49,7 +49,9 @@ def build(base: SandboxSpec, options: Mapping[str, Any]) -> SandboxSpec:
         }
     spec = dataclasses.replace(base, **changes)
     if spec.detach and spec.lifetime is None:
-        raise ConfigurationError("detach=True needs a lifetime; nothing else would end the sandbox")
+        raise ConfigurationError(
+            "detach=True needs a lifetime, such as 3600: nothing else would end the sandbox"
+        )
     if spec.egress is not None and spec.command is not None:
         raise ConfigurationError(
             "network=Egress(...) cannot be combined with a command, which would start before the proxy: "
@@ -89,7 +91,7 @@ def check_abilities(kind: type[Provider], spec: SandboxSpec) -> None:
     reason = None
     if spec.native_rules is not None and not kind.native_egress:
         reason = "Egress(native=True): it has no list of allowed servers of its own; leave native=True out"
-    elif spec.public_ports and kind.public_url is Provider.public_url:
+    elif spec.public_ports and not kind.has("public_url"):
         reason = (
             "public_ports: it has no public addresses; sandbox.expose(port) forwards a port of this "
             "machine to it"

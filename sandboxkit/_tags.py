@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit.errors import ConfigurationError
 
 Tags = str | Iterable[str] | Mapping[str, str]
@@ -37,7 +37,9 @@ def parse(tags: Tags | None) -> dict[str, str]:
     for key, value in pairs:
         _check(key, value)
         if result.setdefault(key, value) != value:
-            raise ConfigurationError(f"tag {key!r} is given twice: {result[key]!r} and {value!r}")
+            raise ConfigurationError(
+                f"tag {key!r} is given twice: {result[key]!r} and {value!r}; give it once"
+            )
     return result
 
 

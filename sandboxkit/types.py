@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sandboxkit._foreign_names import foreign_names
+from sandboxkit._calls._foreign_names import foreign_names
 from sandboxkit.display import Displayable
 
 if TYPE_CHECKING:
@@ -20,10 +20,12 @@ __all__ = [
     "CommandSetup",
     "CommandUsage",
     "Diagnosis",
+    "Dockerfile",
     "Ending",
     "Exit",
     "FileInfo",
     "FileType",
+    "Instruction",
     "Interpreter",
     "Network",
     "Output",
@@ -39,6 +41,7 @@ __all__ = [
     "SandboxState",
     "SnapshotInfo",
     "SnapshotKind",
+    "SnapshotRequest",
     "StdinItem",
     "StreamName",
     "Usage",
@@ -103,7 +106,7 @@ class SandboxSpec:
     pids: int | None = None
     gpu: str | None = None
     profile: Profile = "standard"
-    isolation: Literal["gvisor"] | None = None
+    isolation: Literal["namespaces", "landlock", "gvisor"] | None = None
     lifetime: float | None = 3600.0
     public_ports: tuple[int, ...] = ()
     start_timeout: float | None = None
@@ -139,6 +142,7 @@ class PublicUrl:
     """The headers that requests need: the token, and those by which a server of one's own finds the sandbox."""
 
 
+@foreign_names
 @dataclass(frozen=True, slots=True)
 class SandboxInfo(Displayable):
     """One sandbox as its backend reports it."""
@@ -174,6 +178,17 @@ class SnapshotInfo(Displayable):
     record it."""
     image_tag: ClassVar[str] = "sandboxkit-image"
     """The tag of an image's snapshot; its value is the recipe's digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """A request for a snapshot: its kind, and the data that are stored with it."""
+
+    kind: SnapshotKind
+    name: str | None
+    tags: Mapping[str, str]
+    expires: float
+    """When it expires (seconds since the epoch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +255,7 @@ class Command:
     """The initial size of a terminal to run on, or None for pipes. On a terminal all output is
     `stdout`."""
     setup: CommandSetup | None = None
-    """Files and resource limits. `exec` gets one only if `Provider.set_up` left it."""
+    """Files and resource limits. `exec` gets one only if `Box.set_up` left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +282,7 @@ class CommandSeries:
 StreamName = Literal["stdout", "stderr"]
 
 Output = Callable[[StreamName, bytes], Awaitable[None]]
-"""The callback to which `Provider.exec` delivers output; awaiting it applies back-pressure."""
+"""The callback to which `Box.exec` delivers output; awaiting it applies back-pressure."""
 
 
 class Ending(StrEnum):
@@ -310,7 +325,7 @@ class Exit:
     usage: CommandUsage = CommandUsage()
 
 
-@foreign_names(exit_code="returncode", output="stdout")
+@foreign_names
 @dataclass(frozen=True, slots=True)
 class ProcessResult(Displayable):
     """The result of a command. `stdout` and `stderr` are text, `*_bytes` the exact bytes."""
@@ -341,11 +356,13 @@ class ProcessResult(Displayable):
         return self.stderr_bytes.decode(errors="replace")
 
 
+@foreign_names
 @dataclass(frozen=True, slots=True)
 class FileInfo:
     """The metadata of one path in a sandbox."""
 
     path: str
+    """The absolute path."""
     type: FileType
     size: int
     """Size in bytes."""
@@ -353,6 +370,11 @@ class FileInfo:
     """Permission bits, such as 0o644."""
     mtime: float
     """Seconds since the epoch."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,3 +433,44 @@ class Diagnosis:
     """Findings, such as versions and missing limits."""
     remedy: str = ""
     """The remedy if the provider is unavailable or incomplete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction of a Dockerfile."""
+
+    line: int
+    text: str
+    """The instruction on one line, without what a here-document has."""
+    flags: str = ""
+    """The options before its arguments, such as "--from=base --chown=1:1"."""
+    heredoc: bool = False
+
+    @property
+    def name(self) -> str:
+        """The first word, in capitals."""
+        return self.text.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Dockerfile:
+    """A Dockerfile that was checked, and what its builder needs besides."""
+
+    path: str
+    folder: str
+    """The context, which the builder reads by its own rules and those of .dockerignore."""
+    text: str
+    """The text for the builder: images have their checked names, and instructions that sandboxes ignore are left out."""
+    target: str | None
+    args: tuple[tuple[str, str], ...]
+    secrets: tuple[str, ...]
+    """Each as in `docker build --secret`, such as "id=token,src=FILE"."""
+    instructions: tuple[Instruction, ...]
+    notes: tuple[str, ...]
+    """Sentences for people, on instructions that are ignored or mean something else."""
+    base: str
+    """The image with which the last stage, or the target, begins."""
+    workdir: str
+    """The last WORKDIR of that stage; "" for none."""
+    needs_build: bool
+    """Whether there is more than a base with a working folder."""

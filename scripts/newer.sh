@@ -17,4 +17,4 @@ fi
 "$uv" venv -q -p "$found" "$folder"
 # The agent is built already; without build isolation this needs no Go toolchain.
 "$uv" pip install -q -p "$folder" 'setuptools>=77'
-"$uv" pip install -q -p "$folder" --no-build-isolation -e '.[local,docker]' "${@:3}"
+"$uv" pip install -q -p "$folder" --no-build-isolation -e '.[local,docker,rewards]' "${@:3}"

@@ -17,8 +17,10 @@ from sandboxkit.providers.local import _cgroup
 _PACKAGES = {
     "cc": "build-essential",
     "g++": "build-essential",
+    "linux.uml": "user-mode-linux",
     "newuidmap": "uidmap",
     "pgrep": "procps",
+    "qemu-system-aarch64": "qemu-system-arm",
 }
 """Debian's packages of programs that have another name."""
 _REASON = re.compile(r"(?:Skipped: )?no (.+?)(?: \(.*\))?: (.+)", re.DOTALL)

@@ -14,7 +14,7 @@ LEFT = "the tests left behind:\n"
 """How a failure begins that running its test again does not excuse."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWNER = "sandboxkit.owner"
-_STORES = ("snapshots", "snapshot-records", "kubernetes-snapshots")
+_STORES = ("datasets", "snapshots", "snapshot-records", "kubernetes-snapshots")
 """Folders that stay when they are empty."""
 
 _AGENT = re.compile(rb"\.sandboxkit(-[0-9a-f]{16})?/agent")
@@ -30,8 +30,16 @@ def survey(run: str, temporary: Path) -> set[str]:
     found = {*_states(foreign), *_containers(foreign), *_cgroups(foreign), *_mounts()}
     pids = map(int, filter(str.isdigit, os.listdir("/proc")))
     found |= {line for pid in pids if (line := _describe(pid, run, temporary))}
-    files = (path for path in temporary.iterdir() if not path.name.startswith("pytest-of-"))
+    files = [path for path in temporary.iterdir() if not _stays(path.name)]
     return found | {f"temporary file {path}" for path in files}
+
+
+def _stays(name: str) -> bool:
+    """Whether a temporary file is pytest's, or of a client that was killed, which the next FakeProvider removes."""
+    maker = re.match(r"sandboxkit-fake-(\d+)-", name)
+    return name.startswith("pytest-of-") or (
+        maker is not None and not os.path.exists(f"/proc/{maker[1]}")
+    )
 
 
 def _containers(foreign: set[str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from sandboxkit.types import SandboxSpec
 from tests.components import lack, reason, without_control_group
 
 _NO_START = re.compile(
-    r"SandboxStart|for\s+sandboxes\s+cannot\s+be\s+made|the\s+sandbox\s+did\s+not\s+start"
+    r"SandboxStart|for\s+sandboxes\s+cannot\s+be\s+made|the\s+sandbox\s+did\s+not\s+start|cannot\s+run\s+sandboxes"
 )
 _NO_LIMITS = re.compile(r"needs\s+a\s+control\s+group\s+of\s+this\s+user's\s+own")
 _REMEDY = (

@@ -11,12 +11,11 @@ from tests.conformance.test_mutants import CASES
 from tests.data_here import beside
 from tests.reset.attacks import ATTACKS
 from tests.reset.mutants import MUTANTS
-from tests.rewards.test_table import SHARED
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- mutants -->\n", "<!-- end of mutants -->\n"
 VENDORS = ("e2b", "daytona", "modal")
-_FOLDERS = ("tests/conformance", "tests/reset", "tests/rewards/test_table.py")
+_FOLDERS = ("tests/conformance", "tests/reset")
 _MARKS = "not nightly"
 _FELT = "tests/reset/test_attacks.py::test_an_attack_is_detected_without_a_reset"
 _AFTER = "tests/reset/test_attacks.py::test_nothing_reaches_the_next_job"
@@ -70,11 +69,9 @@ def table(tests: Collection[str]) -> str:
         {name for name in ATTACKS for way in ways if f"{test}[{way}-{name}]" in tests}
         for test in (_FELT, _AFTER)
     )
-    document = "tests/rewards/test_table.py::test_the_document_has_what_the_other_graders_accept"
-    judges = len(SHARED) if document in tests else 0
     counts = [on("local"), on("docker"), on("kubernetes"), some_vendor()]
     counts += [f"{len(tried)} of {len(MUTANTS)}", f"{len(felt)} of {len(ATTACKS)}"]
-    counts += [f"{len(after)} of {len(ATTACKS)}", f"{judges} of {len(SHARED)}"]
+    counts += [f"{len(after)} of {len(ATTACKS)}"]
     rows = zip(beside(__file__)["labels"], counts, strict=True)
     head = "| mutants | shown each time |\n|---|---|\n"
     return head + "".join(f"| {what} | {count} |\n" for what, count in rows)

@@ -100,14 +100,14 @@ _GROUPS = {
                 for name in (
                     "cheats",
                     "corpus",
+                    "hostile_outputs",
                     "hostile_workspaces",
                     "outcomes",
-                    "table",
                     "ended_agent",
                     "fairness",
                     "judge",
-                    "same_process",
                     "service_time",
+                    "shared",
                 )
             ),
             "tests/swe/test_shared.py",
@@ -122,6 +122,10 @@ _GROUPS = {
     "neighbours": Group(
         "programs that use up what the kernel shares change no verdict on a neighbour",
         ("tests/neighbours",),
+    ),
+    "machines": Group(
+        "other machines: containers, control groups of version 2, clients of Docker elsewhere",
+        ("tests/machines",),
     ),
     "mutants": Group(
         "each check of the contract fails on a provider that is weakened on purpose",

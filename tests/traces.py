@@ -139,7 +139,7 @@ async def _runs(provider: Provider, sandbox_id: str) -> bool:
     async with asyncio.timeout(_SECONDS):
         while True:
             try:
-                await Operation(provider.exec(sandbox_id, Command(("true",)), output))
+                await Operation(provider.box(sandbox_id).exec(Command(("true",)), output))
             except _GONE:
                 return False
             except ProviderUnavailableError:  # on a busy machine the backend may not answer in time
@@ -169,7 +169,7 @@ async def _stopped_under_calls(sandbox: Sandbox, provider: Provider, other: Prov
 
 async def _lost(sandbox: Sandbox, provider: Provider, other: Provider) -> None:
     assert sandbox.id is not None
-    await Operation(other.delete(sandbox.id))
+    await Operation(other.box(sandbox.id).delete())
     for _ in range(2):
         with pytest.raises(_GONE):
             await sandbox.exec(["true"])

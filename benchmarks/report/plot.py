@@ -10,7 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 _OURS, _OTHERS = "#2a6f97", "#b0b7bd"
-_INCHES, _TITLE = 9.0, 80
+_INCHES, _TITLE = 9.0, 66
 _BAR, _HEAD = 0.22, 0.8
 """Inches of height for a bar, and for a panel's title and axis."""
 
@@ -58,5 +58,7 @@ def svg(panels: Sequence[Panel]) -> str:
     """Return the picture as SVG, the same for the same panels, its texts as text."""
     written = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "sandboxkit"}):
-        figure(panels).savefig(written, format="svg", metadata={"Date": None})
+        figure(panels).savefig(
+            written, format="svg", bbox_inches="tight", pad_inches=0.2, metadata={"Date": None}
+        )
     return written.getvalue()

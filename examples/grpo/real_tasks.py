@@ -16,6 +16,8 @@ from typing import Any
 
 from real_families import FAMILIES, Family
 
+from sandboxkit.json_lines import read_json_lines
+
 __all__ = ["MBPP", "Task", "mbpp", "row", "splits", "tasks", "write"]
 
 CASES = 8
@@ -97,8 +99,8 @@ def splits(seed: int = 0) -> tuple[list[Task], list[Task], list[Task]]:
 
 def mbpp(seed: int = 0) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return rows of MBPP's easiest problems: those to train on, and a third that is held out."""
-    lines = Path(__file__).with_name("mbpp_easy.jsonl").read_text().splitlines()
-    rows = [{**json.loads(line), "family": MBPP} for line in lines]
+    lines = read_json_lines(Path(__file__).with_name("mbpp_easy.jsonl"), "MBPP")
+    rows = [{**each, "family": MBPP} for _, each in lines]
     rows = [{**each, "prefix": each["prompt"]} for each in rows]
     random.Random(f"{seed} {MBPP}").shuffle(rows)
     return rows[len(rows) // 3 :], rows[: len(rows) // 3]

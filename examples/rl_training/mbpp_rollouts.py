@@ -9,7 +9,7 @@ the code. Otherwise `--base-url` is a server with OpenAI's API, such as vLLM's.
 
 import argparse
 import asyncio
-import json
+import itertools
 import sys
 from collections.abc import Sequence
 from importlib import resources
@@ -17,12 +17,13 @@ from typing import Any
 
 from sandboxkit import Session
 from sandboxkit.integrations.art import EndpointPolicy, Message, Policy, Rollouts, ScriptedPolicy
+from sandboxkit.json_lines import json_lines
 
 
 def problems(limit: int) -> list[dict[str, Any]]:
     """Return the first `limit` problems of MBPP."""
-    text = resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines()[:limit]]
+    with resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").open("rb") as file:
+        return [problem for _, problem in itertools.islice(json_lines(file, "MBPP"), limit)]
 
 
 def scripted(tasks: Sequence[dict[str, Any]]) -> Policy:

@@ -43,7 +43,7 @@ def rewards(session: Session) -> list[float | None]:
     ):
         code = extract_code(text)
         if code is not None:
-            index[Operation(GRADER.grade(session, code, task))] = number
+            index[GRADER.grade(session, code, task)] = number
     pending = list(index)
     while pending:  # a trainer would do other work meanwhile
         done, pending = wait(pending)

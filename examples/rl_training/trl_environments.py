@@ -28,7 +28,7 @@ with SandboxEnvironments(judge, tags="rl-training") as environments:
         rollout.reset(**ROW, files={"/workspace/numbers.txt": "1\n2\n3\n"})
     right, wrong, idle = rollouts
     print(right.bash("cat numbers.txt | paste -sd+"))
-    print(right.write_file("/workspace/total.txt", "6\n"))
+    print(right.str_replace_editor("create", "/workspace/total.txt", file_text="6\n"))
     print(wrong.bash("wc -l < numbers.txt > total.txt; cat total.txt"))
     prompts, completions = [ROW["prompt"]] * 3, ["done"] * 3
     rewards = EnvironmentReward()(prompts, completions, environments=rollouts)

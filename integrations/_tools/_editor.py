@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sandboxkit import (
+    CommandStartError,
     ConfigurationError,
     FileInfo,
     FileType,
@@ -49,7 +50,7 @@ class Editor:
             if view_range is not None:
                 raise ToolError(f"{path} is a folder: view_range is for files")
             return await self._folder(path)
-        lines = (await self._text(path)).split("\n")
+        lines = lines_of(await self._text(path)) or [""]
         first, last = _range(view_range, len(lines))
         return f"{path}, lines {first} to {last} of {len(lines)}:\n" + _numbered(lines, first, last)
 
@@ -175,6 +176,9 @@ class Editor:
             raise _Missing(str(error)) from None
         except SandboxFileError as error:
             raise ToolError(f"{error.path}: {error}") from None
+        except CommandStartError as error:
+            # Where files are read by commands: a path that no command line holds, or no process is left.
+            raise ToolError(f"the call was not made: {error}") from None
         except TimeoutError:
             operation.cancel()
             raise ToolError(f"the call was cancelled after {self._timeout:g} s") from None
@@ -208,7 +212,8 @@ def _range(view_range: list[int] | None, count: int) -> tuple[int, int]:
 
 
 def _numbered(lines: list[str], first: int, last: int) -> str:
-    return "\n".join(f"{n:6}\t{lines[n - 1]}" for n in range(first, last + 1))
+    numbers = range(first, last + 1)
+    return "\n".join(f"{n:6}\t{lines[n - 1].removesuffix(chr(10))}" for n in numbers)
 
 
 def _lines_of(text: str, part: str) -> list[int]:
@@ -221,6 +226,6 @@ def _lines_of(text: str, part: str) -> list[int]:
 
 
 def _excerpt(path: str, text: str, line: int, count: int) -> str:
-    lines = text.split("\n")
+    lines = lines_of(text)
     first, last = max(1, line + 1 - _CONTEXT), min(len(lines), line + count + _CONTEXT)
     return f"edited {path}; it now reads:\n" + _numbered(lines, first, last)

@@ -17,3 +17,8 @@ class ToolResult:
     """Whether the call was refused, is still running or exited with a non-zero status."""
     submitted: bool = False
     """Whether the model submitted its work."""
+
+
+def refusal(reason: object) -> ToolResult:
+    """Return the result of a call that was refused."""
+    return ToolResult(f"ERROR: {reason}", error=True)

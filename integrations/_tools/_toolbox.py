@@ -8,7 +8,7 @@ from sandboxkit import ConfigurationError, Sandbox
 from sandboxkit.integrations._tools._bash import INTERRUPT, Bash, BashResult
 from sandboxkit.integrations._tools._clock import Clock
 from sandboxkit.integrations._tools._editor import Editor
-from sandboxkit.integrations._tools._result import ToolError, ToolResult
+from sandboxkit.integrations._tools._result import ToolError, ToolResult, refusal
 from sandboxkit.integrations._tools._schemas import SCHEMAS
 from sandboxkit.integrations._tools._truncate import truncate_middle
 
@@ -71,7 +71,7 @@ class Toolbox:
             checked = _checked(name, arguments)
             result = await self._call(name, checked)
         except ToolError as error:
-            result = ToolResult(f"ERROR: {error}", error=True)
+            result = refusal(error)
         text = truncate_middle(result.text, self._limit)
         return ToolResult(text, result.error, result.submitted)
 
@@ -87,7 +87,7 @@ class Toolbox:
         first, _, rest = result.output.lstrip().partition("\n")
         if result.returncode == 0 and first.strip() == MARKER:
             return ToolResult(rest or "submitted", submitted=True)
-        return format_result(result, self._timeout, self._limit)
+        return _format_result(result, self._timeout, self._limit)
 
     async def _edit(self, command: str, path: str, **given: Any) -> str:
         command = "undo_edit" if command == "undo" else command
@@ -109,7 +109,7 @@ class Toolbox:
                 return await self.editor.undo_edit(path)
 
 
-def format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:
+def _format_result(result: BashResult, timeout: float, limit: int) -> ToolResult:
     """Return a script's output in `limit` characters, with a note on its state unless it succeeded."""
     notes: list[str] = []
     if result.running:

@@ -12,7 +12,12 @@ from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations._outages import require_working
 from sandboxkit.integrations._service import DeadlineError, service_time, within
 from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
-from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings
+from sandboxkit.integrations._training.gradings import (
+    NO_CODE,
+    GradedSample,
+    SharedGradings,
+    verdict_by,
+)
 from sandboxkit.integrations.rewards import (
     Grader,
     Limits,
@@ -69,6 +74,14 @@ class CompletionGrader:
         pool: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
+        if isinstance(grader, type) or not callable(getattr(grader, "grade", None)):
+            given = f"the class {grader.__name__}" if isinstance(grader, type) else repr(grader)
+            example = f"{grader.__name__}()" if isinstance(grader, type) else "HostCompare()"
+            raise ConfigurationError(
+                f"grader={given} is no grader: give an object such as {example}, or one of your own with "
+                "'async def grade(self, session, submission, task)', which returns a Verdict"
+            )
+        Session.require_provider(provider)
         if deadline <= 0:
             raise ConfigurationError(f"deadline={deadline!r}: give seconds above 0")
         if check_tasks not in get_args(CheckTasks):
@@ -108,10 +121,11 @@ class CompletionGrader:
     async def _grade_all(
         self, texts: Sequence[str], tasks: Sequence[Mapping[str, Any]]
     ) -> list[GradedSample]:
+        first = self._opened.session is None
         session, room = await self._ready(tasks)
         shared = SharedGradings(len(texts), self._deadline)
         try:
-            return await asyncio.gather(
+            graded = await asyncio.gather(
                 *[
                     self._grade(session, room, shared, text, task)
                     for text, task in zip(texts, tasks, strict=True)
@@ -119,6 +133,12 @@ class CompletionGrader:
             )
         finally:
             await shared.aclose()
+        if first and graded and all(each.verdict.detail == NO_CODE for each in graded):
+            _LOG.warning(
+                "no completion of the first batch has code in a fence or in <answer> tags: each gets the "
+                "reward 0; let the prompt ask for one, or pass extract="
+            )
+        return graded
 
     async def _grade(
         self,
@@ -130,7 +150,7 @@ class CompletionGrader:
     ) -> GradedSample:
         code = self._extract(text)
         if code is None:
-            return _refused("no code in the completion")
+            return _refused(NO_CODE)
         banned = banned_patterns(code, task.get("banned_patterns") or ())
         if banned:
             where = ", ".join(f"{use.found!r} in line {use.line}" for use in banned[:3])
@@ -140,7 +160,7 @@ class CompletionGrader:
             try:
                 async with room, service_time(self._deadline, lambda: session.quiet):
                     begins()
-                    return GradedSample(await self._grader.grade(session, code, task))
+                    return GradedSample(await verdict_by(self._grader, session, code, task))
             except DeadlineError:
                 detail = f"not graded within deadline={self._deadline:g} s"
                 return GradedSample(Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail))

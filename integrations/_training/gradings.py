@@ -1,12 +1,16 @@
 """Gradings of equal submissions, each made once and shared."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._training.clock import Part, Timer
-from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.integrations.rewards import Grader, Verdict
+
+NO_CODE = "no code in the completion"
+"""The detail of the verdict on a completion in which nothing was found to grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,22 @@ class GradedSample:
     def needed_sandbox(self) -> bool:
         """Whether the sample counts in the failure rate: it was graded, or failed in the infrastructure."""
         return self.graded or self.failed
+
+
+# Any: a task is a row of a user's data set, and what a custom grader returns need not be a Verdict.
+async def verdict_by(
+    grader: Grader, session: Session, code: str, task: Mapping[str, Any]
+) -> Verdict:
+    """Return the grader's verdict. Raises ConfigurationError if it returns something else."""
+    verdict: Any = grader.grade(session, code, task)
+    if isinstance(verdict, Awaitable):
+        verdict = await verdict
+    if not isinstance(verdict, Verdict):
+        raise ConfigurationError(
+            f"{type(grader).__name__}.grade() returned {verdict!r}: write 'async def grade(self, session, submission, "
+            "task)', which returns a Verdict(outcome, score)"
+        )
+    return verdict
 
 
 # Any: the send and yield types of a coroutine, not used here.

@@ -1,13 +1,13 @@
 """Plots a run's reward, as text for a terminal and as reward.svg in the run's folder."""
 
-import json
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._training.atomic_write import atomic_write
+from sandboxkit.json_lines import json_lines
 
 _WIDTH, _HEIGHT = 64, 12
 _COLOURS = {"reward": "#1f77b4", "held_out": "#d62728"}
@@ -20,11 +20,9 @@ def rows(path: Path) -> list[dict[str, Any]]:  # Any: numbers, text and None
     if not path.exists():
         return []
     found = []
-    for line in lines_of(path.read_text("utf-8")):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
+    with path.open("rb") as file, contextlib.suppress(ConfigurationError):
+        for _, row in json_lines(file, str(path)):
+            found.append(row)
     return found
 
 

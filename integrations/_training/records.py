@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations._training import plot
 from sandboxkit.integrations._training.atomic_write import atomic_write
+from sandboxkit.json_lines import json_lines
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "rollouts"
@@ -43,12 +45,12 @@ def read(run: Path, step: int) -> Iterator[dict[str, Any]]:  # Any: JSON
     """
     path = _path(run, step)
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+        with gzip.open(path) as file:
+            for _, row in json_lines(file, str(path)):
+                yield row
     except FileNotFoundError:
         return
-    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, ConfigurationError) as error:
         _LOG.warning("%s is damaged (%s): rollouts are missing", path, error)
 
 

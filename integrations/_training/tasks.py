@@ -1,24 +1,21 @@
 """Reads a grader's task from a mapping or its JSON, as trainers and clients send it."""
 
-import json
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._rows import plain
+from sandboxkit.integrations._rows import parsed
 
 
 def task_of(truth: Any) -> dict[str, Any]:
-    """Return the grader's task in `truth`, a mapping or the JSON text of one.
+    """Return the grader's task in `truth`, a mapping or its JSON in text or bytes.
 
-    NumPy arrays and scalars become lists and numbers, at any depth. Raises ConfigurationError if
+    Arrays and scalars of data libraries become lists and numbers, at any depth. Raises ConfigurationError if
     `truth` is neither.
     """
-    value = plain(truth)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise _no_task(truth) from error
+    try:
+        value = parsed(truth)
+    except ValueError as error:
+        raise _no_task(truth) from error
     if not isinstance(value, dict):
         raise _no_task(truth)
     return value

@@ -95,7 +95,8 @@ class Rollouts:
             metrics = {"attempts": float(runs), "passed": 0.0}
             return Trajectory(turns, 0.0, metrics, metadata, "no code in the last reply")
         verdict = await self.grader.grade(session, code, task)
-        metrics = {"attempts": float(runs), "passed": float(verdict.score == 1)}
+        shared = float(verdict.trust == "shared")
+        metrics = {"attempts": float(runs), "passed": float(verdict.score == 1), "shared": shared}
         detail = f"{verdict.outcome}: {verdict.detail}"
         return Trajectory(turns, verdict.reward, metrics, metadata, detail)
 

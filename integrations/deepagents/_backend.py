@@ -21,10 +21,10 @@ from sandboxkit import (
     SandboxFileError,
     SandboxFileNotFoundError,
 )
+from sandboxkit.integrations._tools import killed_after, shell_argv
 
 T = TypeVar("T")
 
-_SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
 _OUTPUT_LIMIT = 1024 * 1024
 _NOT_STARTED, _TIMED_OUT = 126, 124
 
@@ -65,16 +65,14 @@ class SandboxkitBackend(BaseSandbox):
         limit = self._timeout if timeout is None else timeout
         try:
             result = await self._sandbox.exec(
-                ["sh", "-c", _SHELL, "sh", f"exec 2>&1\n{command}"],
+                shell_argv(f"exec 2>&1\n{command}"),
                 timeout=limit or None,
                 output_limit=_OUTPUT_LIMIT,
             )
         except CommandTimeoutError as error:
             result = error.result
-            note = f"[killed: it ran past its timeout of {limit:g} s]"
-            return ExecuteResponse(
-                f"{result.stdout}{result.stderr}\n{note}", _TIMED_OUT, result.truncated
-            )
+            output = f"{result.stdout}{result.stderr}\n{killed_after(limit)}"
+            return ExecuteResponse(output, _TIMED_OUT, result.truncated)
         except CommandStartError as error:
             if error.retryable:
                 raise
@@ -110,6 +108,8 @@ class SandboxkitBackend(BaseSandbox):
         self, path: str, call: Callable[[], Awaitable[T]]
     ) -> tuple[T | None, str | None]:
         """Return a file call's result, or deepagents' code for its error."""
+        if not path.startswith("/"):
+            return None, "invalid_path"
         try:
             return await call(), None
         except SandboxFileNotFoundError:

@@ -1,21 +1,19 @@
 """The rows of a data set: read, validated and tokenized before the run starts."""
 
 import functools
-import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._lines import lines_of
 from sandboxkit.integrations._tools import SCHEMAS
 from sandboxkit.integrations._training.difficulty import curriculum, kept_rewards, task_key
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.swe import Task, bundled_tasks, load_tasks
+from sandboxkit.json_lines import read_json_lines
 
 __all__ = [
     "Row",
@@ -80,9 +78,9 @@ def read_rows(
     Raises ConfigurationError that names the first bad line, or task.
     """
     rows: list[Row] = []
-    for where, text in _entries(path, tasks or {}):
+    for where, value in _entries(path, tasks or {}):
         try:
-            rows.append(_row(len(rows), json.loads(text), tokenizer, config, tasks or {}))
+            rows.append(_row(len(rows), value, tokenizer, config, tasks or {}))
         except ValueError as error:  # ConfigurationError among them
             raise ConfigurationError(f"{where}: {error}") from error
     if not rows:
@@ -90,19 +88,14 @@ def read_rows(
     return rows
 
 
-def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:
-    """Yield each row's origin, for error messages, and its JSON."""
+def _entries(path: str, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Any]]:
+    """Yield each row's origin, for error messages, and its value."""
     if tasks and not path:
         for name in tasks:
-            yield f"task {name!r}", json.dumps({"task_id": name})
+            yield f"task {name!r}", {"task_id": name}
         return
-    try:
-        lines = lines_of(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"data {path!r} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield f"data {path!r}, line {number}", line
+    for number, value in read_json_lines(path, "data"):
+        yield f"data {path!r}, line {number}", value
 
 
 def chosen_rows(rows: list[Row], config: Config) -> list[Row]:

@@ -13,14 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from sandboxkit import ConfigurationError, SandboxError, Session
 from sandboxkit.integrations._service import DeadlineError, service_time, within
-from sandboxkit.integrations._tools import ToolResult
+from sandboxkit.integrations._tools import ToolResult, refusal
 from sandboxkit.integrations._training.clock import Part, StageTimes, Timer
-from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings
+from sandboxkit.integrations._training.gradings import GradedSample, SharedGradings, verdict_by
 from sandboxkit.integrations._training.rollout_record import Call, RolloutRecord, Turn
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.data import Row
 from sandboxkit.integrations.grpo.engines import Engine, SampleRequest
-from sandboxkit.integrations.grpo.turns import Answers, call, calls_in
+from sandboxkit.integrations.grpo.turns import ToolTurns
 from sandboxkit.integrations.grpo.workplace import OwnSandbox, SweTask, Workplace
 from sandboxkit.integrations.rewards import (
     Grader,
@@ -129,7 +129,7 @@ class RolloutRunner:
         self.clock = StageTimes()
         self._room = asyncio.Semaphore(config.grading.max_concurrency)
         self._grader: Grader = within(config.grader(), self._config.deadline)
-        self._answers = Answers(tokenizer, stop) if config.rollout.max_turns > 1 else None
+        self._tools = ToolTurns(tokenizer, stop) if config.rollout.max_turns > 1 else None
         self._gradings = SharedGradings(config.grading.remember, self._config.deadline)
 
     async def group(self, row: Row, number: int) -> Group:
@@ -146,7 +146,7 @@ class RolloutRunner:
         rollout = Rollout(row, greedy=greedy)
         numbers = random.Random(seed)
         with Timer(self.clock, rollout.seconds) as timer:
-            if self._answers is None:
+            if self._tools is None:
                 await self._turn(rollout, numbers, timer)
                 submission: str | Verdict | None = self._submission(rollout)
             else:
@@ -222,9 +222,9 @@ class RolloutRunner:
     async def _turns(
         self, rollout: Rollout, place: Workplace, numbers: random.Random, timer: Timer
     ) -> None:
-        assert self._answers is not None
+        assert self._tools is not None
         for turn in range(self._config.max_turns):
-            written = calls_in(self.text(await self._turn(rollout, numbers, timer)))
+            written = self._tools.calls(self.text(await self._turn(rollout, numbers, timer)))
             if not written:
                 return
             rollout.used_sandbox = True
@@ -234,11 +234,11 @@ class RolloutRunner:
                 begun = time.monotonic()
                 late = begun > over
                 if late:
-                    made = ToolResult("ERROR: not made: a turn's time is over", error=True)
+                    made = refusal("not made: a turn's time is over")
                 else:
                     # A limit for each call, not for the turn, since the policy may make many calls.
                     async with asyncio.timeout(place.deadline):
-                        made = await call(place, each)
+                        made = await self._tools.make(place, each)
                 results.append(made)
                 took = time.monotonic() - begun
                 rollout.calls.append(
@@ -248,7 +248,7 @@ class RolloutRunner:
                     break
             if made.submitted or turn + 1 == self._config.max_turns:
                 return
-            answer = self._answers.ids(results)
+            answer = self._tools.ids(results, written)
             left = self._config.max_completion_tokens - len(rollout.completion)
             if rollout.completion[-1] not in self._stop or len(answer) >= left:
                 return
@@ -296,7 +296,7 @@ class RolloutRunner:
                 begins()
                 async with service_time(self._config.deadline, lambda: self._session.quiet):
                     return GradedSample(
-                        await self._grader.grade(self._session, submission, row.task)
+                        await verdict_by(self._grader, self._session, submission, row.task)
                     )
         except DeadlineError:
             detail = f"not graded within rollout.deadline={self._config.deadline:g} s"

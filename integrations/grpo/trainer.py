@@ -5,7 +5,6 @@ steps older or `objective.epochs` optimizer steps per batch; see objective.py.
 """
 
 import contextlib
-import fcntl
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ from sandboxkit.integrations.grpo.model import load, sharded
 from sandboxkit.integrations.grpo.ranks import joined, on_first, rank_count, shared, this_rank
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
 from sandboxkit.integrations.rewards import grading_session
-from sandboxkit.provider import Provider
+from sandboxkit.provider import PathLock, Provider
 
 __all__ = ["train"]
 
@@ -173,14 +172,12 @@ def _alone(run: Path) -> Iterator[None]:
     """Lock the run's folder. Raises ConfigurationError if another process uses it."""
     try:
         run.mkdir(parents=True, exist_ok=True)
-        lock = (run / "lock").open("w")
+        lock = PathLock.take(run / "lock", create=True)
     except OSError as error:
         raise ConfigurationError(f"run.folder={str(run)!r} cannot be made: {error}") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigurationError(
-                f"run.folder={str(run)!r} is in use by another process: give another folder"
-            ) from error
+    if lock is None:
+        raise ConfigurationError(
+            f"run.folder={str(run)!r} is in use by another process: give another folder"
+        )
+    with lock:
         yield

@@ -1,78 +1,101 @@
-"""Turns with tools: the tool calls in a model's text, and the tokens of the tools' answers."""
+"""Turns with tools: the calls in a model's text, and the tokens of the tools' answers."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._tools import ToolResult
+from sandboxkit.integrations._tools import SCHEMAS, ToolResult, refusal
+from sandboxkit.integrations.grpo.tool_calls import format_of
 from sandboxkit.integrations.grpo.workplace import Workplace
 
-__all__ = ["Answers", "call", "calls_in"]
+__all__ = ["ToolTurns"]
 
-_OPENED, _CLOSED = "<tool_call>", "</tool_call>"
-_SAID = "\u2063said\u2063"
-
-
-def calls_in(text: str) -> list[str]:
-    """Return the texts between tool-call tags in the Hermes format."""
-    found, end = list[str](), 0
-    while (start := text.find(_OPENED, end)) >= 0:
-        start += len(_OPENED)
-        end = text.find(_CLOSED, start)
-        if end < 0:
-            break
-        found.append(text[start:end])
-    return found
+_SAID, _TRIED = "\u2063said\u2063", "an answer for trial"
+_CALL_ID = "000000000"  # of nine letters and digits, as Mistral's templates want it
+# Any: messages as chat templates take them.
+Messages = list[dict[str, Any]]
 
 
-async def call(place: Workplace, written: str) -> ToolResult:
-    """Make a call as the model wrote it. An unparsable one gets an error as its answer, like an invalid one.
+class ToolTurns:
+    """Reads a model's calls, and renders the tokens between two of its turns, as its chat template has them.
 
-    Raises infrastructure errors.
-    """
-    try:
-        wanted: Any = json.loads(written)  # Any: written by a model
-        name, arguments = wanted["name"], wanted.get("arguments", {})
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise TypeError("name is text, arguments are an object")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        shown = f"{type(error).__name__}: {error}"
-        return ToolResult(f"ERROR: this is no tool call ({shown})", error=True)
-    return await place.call(name, arguments)
-
-
-class Answers:
-    """Renders the tokens between two turns of the model, by its chat template.
-
-    Only these tokens are tokenized; sampled tokens are never tokenized again.
+    Only the tokens between turns are tokenized; sampled tokens are never tokenized again.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, stop: Collection[int]) -> None:
-        self._tokenizer = tokenizer
-        self._stop = frozenset(stop)
-        self._before = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": _SAID},
-        ]
+        """Raises ConfigurationError if the template has no known calls, or no place for a tool's answer."""
         if not tokenizer.chat_template:
             raise ConfigurationError(
                 "rollout.max_turns > 1 needs a tokenizer with a chat template: use a chat model"
             )
-        if _SAID not in self._render([]):
-            raise ConfigurationError("the chat template leaves out what the assistant said")
-
-    def ids(self, results: Sequence[ToolResult]) -> tuple[int, ...]:
-        """Return the tokens after the turn's stop token, up to the start of the model's next turn."""
-        text = self._render([{"role": "tool", "content": result.text} for result in results])
-        rest = text.rpartition(_SAID)[2]
-        ids = self._tokenizer(rest, add_special_tokens=False)["input_ids"]
-        return tuple(ids[1:] if ids and ids[0] in self._stop else ids)
-
-    def _render(self, more: list[dict[str, str]]) -> str:
-        text = self._tokenizer.apply_chat_template(
-            [*self._before, *more], add_generation_prompt=bool(more), tokenize=False
+        self._tokenizer, self._stop = tokenizer, frozenset(stop)
+        self._format = format_of(str(tokenizer.get_chat_template(tools=list(SCHEMAS))))
+        self._opening, lacks = 0, ""
+        for self._opening in range(len(list(_openings("")))):
+            try:
+                ids = self.ids([ToolResult(_TRIED)], [""])
+            except Exception as error:  # noqa: BLE001 - whatever a template raises
+                lacks = lacks or f"{type(error).__name__}: {error}"
+            else:
+                if _TRIED in self._tokenizer.decode(ids):
+                    return
+        raise ConfigurationError(
+            f"the chat template has no place for a tool's answer ({lacks or 'it leaves it out'}): use a model "
+            "whose template has the role tool, or rollout.max_turns=1"
         )
-        return str(text)
+
+    def calls(self, text: str) -> list[str]:
+        """Return the tool calls in the text of a turn, as the model wrote them."""
+        return self._format.find(text)
+
+    async def make(self, place: Workplace, written: str) -> ToolResult:
+        """Make a call. One that cannot be read gets an error as its answer, like an invalid one.
+
+        Raises infrastructure errors.
+        """
+        try:
+            name, arguments = self._format.read(written)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            shown = f"{type(error).__name__}: {error}"
+            return refusal(f"this is no tool call ({shown})")
+        return await place.call(name, arguments)
+
+    def ids(self, results: Sequence[ToolResult], written: Sequence[str]) -> tuple[int, ...]:
+        """Return the tokens after the turn's stop token, up to the start of the model's next turn."""
+        before = list(_openings(self._name(written[len(results) - 1])))[self._opening]
+        answers = [
+            {"role": "tool", "content": result.text, "tool_call_id": _CALL_ID} for result in results
+        ]
+        text = str(
+            self._tokenizer.apply_chat_template(
+                [*before, *answers], add_generation_prompt=True, tokenize=False
+            )
+        )
+        if _SAID not in text:
+            raise ConfigurationError("the chat template leaves out what the assistant said")
+        ids = self._tokenizer(text.rpartition(_SAID)[2], add_special_tokens=False)["input_ids"]
+        first = next((at for at, each in enumerate(ids) if each in self._stop), -1)
+        return tuple(ids[first + 1 :])
+
+    def _name(self, written: str) -> str:
+        try:
+            return self._format.read(written)[0]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return "bash"
+
+
+def _openings(name: str) -> Iterator[Messages]:
+    """Yield conversations before a tool's answer: some templates want the call, with arguments of either form."""
+    asked = {"role": "user", "content": "?"}
+    yield [asked, {"role": "assistant", "content": _SAID}]
+    given = {"command": _SAID}
+    for arguments in (given, json.dumps(given, ensure_ascii=False)):
+        call = {
+            "type": "function",
+            "id": _CALL_ID,
+            "function": {"name": name, "arguments": arguments},
+        }
+        yield [asked, {"role": "assistant", "content": "", "tool_calls": [call]}]

@@ -12,8 +12,8 @@ from sandboxkit.integrations.harbor._definition import image_and_workdir, loose_
 from sandboxkit.integrations.harbor._network import NONE, PUBLIC, changeable, network_of
 from sandboxkit.integrations.swe import Task
 from sandboxkit.integrations.swe.folder import (
-    INTERNET,
     allowed,
+    public_network,
     read_settings,
     read_table,
     task_folder,
@@ -46,8 +46,8 @@ def load_task(
 ) -> Task:
     """Read a Harbor task. Raises ConfigurationError, which names what is missing or unsupported.
 
-    The agent works in the image of task.toml's `docker_image`, or of a Dockerfile that adds at most a
-    WORKDIR. `image` overrides it; "default" is the provider's default. Afterwards the working directory
+    The agent works in the image of task.toml's `docker_image`, or of its Dockerfile, which is built if
+    it adds more than a WORKDIR, with a network if `allow_network` is "internet". `image` overrides it; "default" is the provider's default. Afterwards the working directory
     is copied to a pristine sandbox, where `tests/test.sh` runs; in the verifier mode "separate" the
     task's artifacts are copied instead. With `in_place` the tests run in the agent's sandbox, as in
     Harbor's mode "shared"; the network then changes to the verifier's before they start.
@@ -92,6 +92,7 @@ def load_task(
             instruction=instruction or "",
             tests=tests.path,
             image=chosen,
+            build_network=public_network(allow_network),
             seeds=seeds,
             workdir=workdir,
             artefacts=_artefacts(settings, verifier, workdir),
@@ -137,8 +138,7 @@ def _network(
     if mode is None and hosts is None and "allow_internet" in table:
         mode = PUBLIC if table["allow_internet"] else NONE
     if mode is None and hosts is None:
-        public = INTERNET in ((allow_network,) if isinstance(allow_network, str) else allow_network)
-        return base or ("internet" if public else None)
+        return base or ("internet" if public_network(allow_network) == "internet" else None)
     try:
         network = network_of(mode, hosts)
         allowed(folder.name, network, allow_network)

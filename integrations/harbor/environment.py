@@ -12,6 +12,7 @@ from sandboxkit import (
     CommandTimeoutError,
     ConfigurationError,
     Egress,
+    Image,
     Sandbox,
     SandboxStartError,
     Session,
@@ -22,7 +23,7 @@ from sandboxkit.integrations._tools import stderr_of
 from sandboxkit.integrations.harbor._definition import image_and_workdir
 from sandboxkit.integrations.harbor._network import changeable, network_of
 from sandboxkit.integrations.harbor._task import variables
-from sandboxkit.integrations.swe.folder import allowed, task_folder
+from sandboxkit.integrations.swe.folder import allowed, public_network, task_folder
 from sandboxkit.types import Network, Profile
 
 with needs("harbor"):
@@ -47,7 +48,8 @@ class SandboxkitEnvironment(BaseEnvironment):
     Besides Harbor's own settings it accepts these options of a Session, as `kwargs` or `--ek`:
     `provider`, `image` (overrides the task's; "default" is the provider's default), `workdir`, `user`,
     `profile`, `pids`, and `lifetime` and `start_timeout` in seconds. `allow_network` has the servers that the
-    task may name, or "internet" for all, `env_names` the variables of this process that its `env` may read. The folder's Dockerfile is not built: see `load_task`.
+    task may name, or "internet" for all, `env_names` the variables of this process that its `env` may read.
+    The folder's Dockerfile is built as `load_task` says.
 
     The network follows Harbor's phases; an "allowlist" becomes an `Egress`. If any phase is restricted,
     a "public" phase is an `Egress` too: it reaches every public name on ports 80 and 443, by HTTP and
@@ -74,7 +76,8 @@ class SandboxkitEnvironment(BaseEnvironment):
         env_names: Collection[str] = (),
         **kwargs: Any,
     ) -> None:
-        self._provider, self._image, self._workdir = provider, image, workdir
+        self._provider, self._given_image, self._workdir = provider, image, workdir
+        self._image: Image | str | None = None
         self._user, self._profile = None if user is None else str(user), profile
         self._pids, self._lifetime, self._start_timeout = pids, lifetime, start_timeout
         self._allow_network, self._env_names = allow_network, env_names
@@ -108,7 +111,7 @@ class SandboxkitEnvironment(BaseEnvironment):
 
     @override
     def _validate_definition(self) -> None:
-        """Raise ConfigurationError for images that need a build, mounts of host folders and bad hosts."""
+        """Raise ConfigurationError for images of no registry, mounts of host folders and bad hosts."""
         settings, files = self.task_env_config, task_folder(self.environment_dir.parent)
         for name in (self.environment_dir.name, "tests", "solution"):
             files.subfolder(name)
@@ -118,7 +121,7 @@ class SandboxkitEnvironment(BaseEnvironment):
             network = network_of(policy.network_mode.value, policy.allowed_hosts)
             allowed(task, network, self._allow_network)
         self._image, found = image_and_workdir(
-            files, self.environment_dir.name, settings.docker_image, self._image
+            files, self.environment_dir.name, settings.docker_image, self._given_image
         )
         self._workdir = self._workdir or settings.workdir or found
         for target in self._mount_targets():
@@ -144,8 +147,14 @@ class SandboxkitEnvironment(BaseEnvironment):
             env=self._startup_env(),
         )
         try:
-            image = image_on(self._session.provider_name, self._image)
-            self._sandbox = await self._session.sandbox(image=image).start()
+            image = self._image
+            if isinstance(image, Image):
+                network = public_network(self._allow_network)
+                made_of = await image.build(self._provider, profile=self._profile, network=network)
+                self._sandbox = await self._session.sandbox(snapshot=made_of).start()
+            else:
+                name = image_on(self._session.provider_name, image)
+                self._sandbox = await self._session.sandbox(image=name).start()
             self._starts_in = await self._sandbox.workdir()
             made = await self.ensure_dirs(self._mount_targets(writable_only=True))
             if made is not None and made.return_code:

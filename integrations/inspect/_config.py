@@ -14,6 +14,14 @@ from sandboxkit.options import ConfigOptions
 FILES = ("sandboxkit.yaml", "sandboxkit.yml")
 """Configuration files that are found automatically in a task's folder."""
 _SUFFIXES = (".yaml", ".yml", ".json")
+OF_DOCKER = (
+    "compose.yaml",
+    "compose.yml",
+    "docker-compose.yaml",
+    "docker-compose.yml",
+    "Dockerfile",
+)
+"""Files of Inspect's own docker sandbox."""
 
 
 class SandboxkitConfig(OptionFields):
@@ -37,8 +45,9 @@ class SandboxkitConfig(OptionFields):
 def read(config: BaseModel | str | None) -> SandboxkitConfig:
     """Return the options for Inspect's sandbox config: a provider's name, a YAML file's name, or options.
 
-    A file may lie beside a data set, and a row may name it: its `image` is one of a registry. Raises
-    ConfigurationError for any other value, and for a missing or invalid file.
+    With a provider's name the file in the task's folder counts as well. A file may lie beside a data set, and a row
+    may name it: its `image` is one of a registry. Raises ConfigurationError for any other value, for a missing or
+    invalid file, and for a task that has a Dockerfile or a compose file in its place.
     """
     if config is None:
         return SandboxkitConfig()
@@ -49,9 +58,15 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
             f"sandbox config {config!r} is not a SandboxkitConfig; "
             'use SandboxEnvironmentSpec("sandboxkit", SandboxkitConfig(...))'
         )
+    place = Path(config)
+    if place.name in OF_DOCKER:
+        raise _unbuilt(place)
     if not config.endswith(_SUFFIXES):
         # Inspect treats every string as a file name and prepends the task's folder.
-        return SandboxkitConfig(provider=Path(config).name)
+        beside = (place.with_name(each) for each in (*FILES, *OF_DOCKER))
+        own = next(filter(Path.is_file, beside), None)
+        given = SandboxkitConfig() if own is None else read(str(own))
+        return given.model_copy(update={"provider": place.name})
     remedy = "it must contain fields of SandboxkitConfig, such as 'provider: docker'"
     try:
         found = SandboxkitConfig.model_validate(yaml.safe_load(Path(config).read_text()) or {})
@@ -67,3 +82,13 @@ def read(config: BaseModel | str | None) -> SandboxkitConfig:
     except (ValidationError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"sandbox config {config!r}: {reason}; {remedy}") from error
+
+
+def _unbuilt(file: Path) -> ConfigurationError:
+    """Return the error for a task whose sandbox is a Dockerfile's or a compose file's."""
+    remedy = "use Inspect's own docker sandbox for several containers"
+    if file.name == "Dockerfile":
+        remedy = f"build it (docker build -t NAME {file.parent}), and write 'image: NAME' to {file.with_name(FILES[0])}"
+    return ConfigurationError(
+        f"{file} describes this task's sandbox, and nothing builds it: {remedy}"
+    )

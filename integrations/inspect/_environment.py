@@ -31,7 +31,7 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.images import image_on
-from sandboxkit.integrations.inspect._config import FILES, SandboxkitConfig, read
+from sandboxkit.integrations.inspect._config import FILES, OF_DOCKER, SandboxkitConfig, read
 
 T = TypeVar("T")
 _IS_DIRECTORY, _NOT_ALLOWED, _READABLE = 21, 13, 27
@@ -66,7 +66,7 @@ class SandboxkitSandboxEnvironment(SandboxEnvironment):
     @classmethod
     @override
     def config_files(cls) -> list[str]:
-        return list(FILES)
+        return [*FILES, *OF_DOCKER]
 
     @classmethod
     @override

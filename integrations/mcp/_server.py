@@ -28,11 +28,10 @@ from sandboxkit import (
     Session,
 )
 from sandboxkit.integrations._lines import lines_of
-from sandboxkit.integrations._tools import truncate_middle
+from sandboxkit.integrations._tools import killed_after, shell_argv, truncate_middle
 
 T = TypeVar("T")
 
-_SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -c "$1" bash; fi; exec sh -c "$1" sh'
 _EXEC = (
     "Run a shell command in the sandbox and return its output and exit status. Each command runs in "
     "a new shell: files and background processes are kept, the working directory and variables are "
@@ -148,7 +147,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
 
         async def run(sandbox: Sandbox) -> tuple[ProcessResult, bool]:
             process = sandbox.exec(
-                ["sh", "-c", _SHELL, "sh", command],
+                shell_argv(command),
                 cwd=starts_in,
                 timeout=timeout,
                 stdin=stdin,
@@ -214,7 +213,7 @@ def build(session: Session, *, lifespan: Lifespan | None = None) -> MCPServer[No
 
 def _instructions(provider: str, sandbox: Sandbox) -> str:
     spec = sandbox.spec
-    workdir = spec.workdir or "/workspace, or where the image's user may write"
+    workdir = spec.workdir or "the image's working folder, or /workspace"
     ends = "" if spec.lifetime is None else f" It ends {spec.lifetime:g} s after its first use."
     network = "with" if spec.network == "internet" else "without"
     return (
@@ -229,7 +228,7 @@ def _format_result(ran: RunResultFields, result: ProcessResult, timeout: float) 
     if result.truncated:
         parts.append(f"[the middle of a stream of more than {_KEPT} bytes was dropped]")
     if ran["timed_out"]:
-        parts.append(f"[killed: it ran past its timeout of {timeout:g} s]")
+        parts.append(killed_after(timeout))
     elif result.ending is Ending.OUT_OF_MEMORY:
         parts.append(f"[killed: out of the sandbox's memory; exit status {result.returncode}]")
     else:

@@ -1,19 +1,30 @@
-"""The SDK's session for one sandbox: commands, files, workspace, start and shutdown."""
+"""The SDK's session for one sandbox: commands, also those that run between an agent's turns, files and archives."""
 
+import asyncio
 import io
-from collections.abc import Sequence
+import re
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterable, Iterable, Sequence
 from pathlib import Path
 
 from agents.sandbox.errors import (
     ExecTimeoutError,
+    PtySessionNotFoundError,
+    WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
     WorkspaceWriteTypeError,
 )
 from agents.sandbox.manifest import Manifest
 from agents.sandbox.session.base_sandbox_session import BaseSandboxSession
+from agents.sandbox.session.pty_output import collect_pty_output
 from agents.sandbox.session.pty_types import (
+    PTY_PROCESSES_MAX,
     PtyExecUpdate,
+    allocate_pty_process_id,
     clamp_pty_yield_time_ms,
+    process_id_to_prune_from_meta,
     resolve_pty_write_yield_time_ms,
 )
 from agents.sandbox.session.runtime_helpers import (
@@ -35,9 +46,155 @@ from sandboxkit import (
     SandboxState,
     SandboxTerminatedError,
 )
-from sandboxkit.integrations.openai_agents import _archive, _errors
+from sandboxkit.integrations.openai_agents import _errors
 from sandboxkit.integrations.openai_agents._state import SandboxkitSessionState
-from sandboxkit.integrations.openai_agents._terminals import NOT_STARTED, RunningCommands
+
+_UNREAD = 1 << 20
+"""Maximum bytes of unread output per command; older output is dropped."""
+_KILL_SECONDS = 30.0
+NOT_STARTED = 127
+
+
+class _Terminal:
+    """One running command and its unread output."""
+
+    def __init__(self, process: Process, *, tty: bool) -> None:
+        self.process, self.tty = process, tty
+        self.used = time.monotonic()
+        self.unread = bytearray()
+        self.dropped = 0
+        self.taken: deque[bytes] = deque()
+        self.lock, self.changed, self.ended = asyncio.Lock(), asyncio.Event(), asyncio.Event()
+        self.status: int | None = None
+        self.error: SandboxError | None = None
+        self.following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for stream in (self.process.stdout, self.process.stderr):
+                    group.create_task(self._read(stream.bytes()))
+            self.status = (await self.process).returncode
+        except SandboxError as error:
+            self.error = error
+        finally:
+            self.ended.set()
+            self.changed.set()
+
+    async def _read(self, pieces: AsyncIterable[bytes]) -> None:
+        async for piece in pieces:
+            self.unread += piece
+            excess = max(0, len(self.unread) - _UNREAD)
+            del self.unread[:excess]
+            self.dropped += excess
+
+    async def take(self) -> None:
+        """Move the unread output to `taken`. The SDK calls this once per update, which limits its size."""
+        if self.dropped:
+            self.taken.append(b"[%d bytes dropped here]\n" % self.dropped)
+        self.taken.append(bytes(self.unread))
+        self.unread.clear()
+        self.dropped = 0
+
+    def outcome(self) -> tuple[int, bytes]:
+        """Return the exit status and a text to append to the output.
+
+        Raises ExecTransportError if the outcome of the command is unknown.
+        """
+        if self.status is not None:
+            return self.status, b""
+        error = self.error
+        if isinstance(error, CommandStartError) and not error.retryable:
+            return NOT_STARTED, f"{error}\n".encode()
+        raise _errors.transport(
+            self.process.argv, error or SandboxError("the command was abandoned")
+        )
+
+
+class RunningCommands:
+    """The running commands of one session, by the session ids that the agent uses."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Terminal] = {}
+
+    async def open(
+        self, process: Process, *, tty: bool, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        """Add a command; return its output after `wait_ms` milliseconds, or at its end if that is sooner.
+
+        At the SDK's limit of commands another one is killed first.
+        """
+        number = allocate_pty_process_id(set(self._open))
+        terminal = _Terminal(process, tty=tty)
+        oldest = self._oldest()
+        self._open[number] = terminal
+        if oldest is not None:
+            await _end([oldest])
+        return await self._update(number, terminal, wait_ms, max_tokens)
+
+    async def write(
+        self, number: int, chars: str, *, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        """Type `chars` into a command and return its output after `wait_ms` milliseconds or at its end.
+
+        Raises PtySessionNotFoundError, and RuntimeError if the command has no terminal to type into.
+        """
+        terminal = self._open.get(number)
+        if terminal is None:
+            raise PtySessionNotFoundError(session_id=number)
+        if chars and not terminal.tty:
+            # The SDK's tool recognizes this error by its message.
+            raise RuntimeError("stdin is not available for this process")
+        terminal.used = time.monotonic()
+        if chars:
+            try:
+                await terminal.process.stdin.write(chars.encode(errors="replace"))
+            except BrokenPipeError:
+                pass  # the command has ended, as the update reports
+        return await self._update(number, terminal, wait_ms, max_tokens)
+
+    async def close(self) -> None:
+        """Kill all commands with their process trees."""
+        terminals = list(self._open.values())
+        self._open.clear()
+        await _end(terminals)
+
+    async def _update(
+        self, number: int, terminal: _Terminal, wait_ms: int, max_tokens: int | None
+    ) -> PtyExecUpdate:
+        output, tokens, closed = await collect_pty_output(
+            output_chunks=terminal.taken,
+            output_lock=terminal.lock,
+            output_notify=terminal.changed,
+            is_done=terminal.ended.is_set,
+            yield_time_ms=wait_ms,
+            max_output_tokens=max_tokens,
+            settle_output=terminal.take,
+        )
+        if not closed:
+            return PtyExecUpdate(number, output, None, tokens)
+        self._open.pop(number, None)
+        status, message = terminal.outcome()
+        return PtyExecUpdate(None, output + message, status, tokens)
+
+    def _oldest(self) -> _Terminal | None:
+        """If the SDK's limit of commands is reached, remove and return the one to end; else None."""
+        if len(self._open) < PTY_PROCESSES_MAX:
+            return None
+        known = [(number, each.used, each.ended.is_set()) for number, each in self._open.items()]
+        number = process_id_to_prune_from_meta(known)
+        return None if number is None else self._open.pop(number)
+
+
+async def _end(terminals: list[_Terminal]) -> None:
+    if not terminals:
+        return
+    for terminal in terminals:
+        terminal.process.kill()
+    _, late = await asyncio.wait([each.following for each in terminals], timeout=_KILL_SECONDS)
+    for task in late:
+        task.cancel()
+
 
 _OUTPUT_LIMIT = 10 << 20
 _LEAST_SECONDS = 0.001
@@ -45,6 +202,11 @@ _PROBE_SECONDS = 60.0
 _YIELD_SECONDS = 10.0
 _WRITE_YIELD_SECONDS = 0.25
 _WRITE = 'mkdir -p -- "${1%/*}/" && exec cat > "$1"'
+_ARCHIVE_SECONDS = 1800.0
+_CHUNK = 1 << 20
+_IN_MEMORY = 16 << 20
+_KEPT_OUTPUT = 64 << 10
+_UNPACK = 'mkdir -p -- "$1" && exec tar -C "$1" -xf -'
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -306,11 +468,11 @@ class SandboxkitSession(BaseSandboxSession):
         Raises WorkspaceArchiveReadError, also if it exceeds the client's `max_archive_bytes`.
         """
         root, skip = self._workspace_root_path(), self._persist_workspace_skip_relpaths()
-        return await _archive.pack(self._sandbox, root, skip, self._max_archive)
+        return await _pack(self._sandbox, root, skip, self._max_archive)
 
     @override
     async def hydrate_workspace(self, data: io.IOBase) -> None:
-        await _archive.unpack(self._sandbox, self._workspace_root_path(), data)
+        await _unpack(self._sandbox, self._workspace_root_path(), data)
 
 
 def _name(user: str | User | None) -> str | None:
@@ -331,3 +493,79 @@ def _not_started(
     ):
         raise _errors.transport(argv, error) from error
     return f"{error}\n".encode()
+
+
+async def _pack(sandbox: Sandbox, root: Path, skip: Iterable[Path], limit: int) -> io.IOBase:
+    """Pack the folder `root` without the paths in `skip`; the caller must close the returned file.
+
+    Raises WorkspaceArchiveReadError, also if the archive has more than `limit` bytes.
+    """
+    without = [f"--exclude=./{_escaped(path)}" for path in sorted(skip)]
+    argv = ["tar", *without, "-C", root.as_posix(), "-cf", "-", "."]
+    archive = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - the caller's
+    process: Process | None = None
+    try:
+        process = sandbox.exec(argv, cwd="/", timeout=_ARCHIVE_SECONDS, output_limit=_KEPT_OUTPUT)
+        size = 0
+        async for chunk in process.stdout.bytes():
+            size += len(chunk)
+            if size > limit:
+                reason = {"reason": "archive_too_large", "limit": limit}
+                raise WorkspaceArchiveReadError(path=root, context=reason, retryable=False)
+            archive.write(chunk)
+        result = await process
+        if result.returncode:
+            failed = _failed(result.returncode, result.stderr)
+            raise WorkspaceArchiveReadError(path=root, context=failed, retryable=False)
+        archive.seek(0)
+    except BaseException as error:
+        archive.close()
+        if process is not None:
+            process.kill()
+        if isinstance(error, SandboxError):
+            raise _errors.reading(root, error) from error
+        raise
+    return archive
+
+
+async def _unpack(sandbox: Sandbox, root: Path, data: io.IOBase) -> None:
+    """Unpack a tar stream into the folder `root`. Raises WorkspaceArchiveWriteError.
+
+    tar runs inside the sandbox, so a malicious archive can do no more than a command there.
+    """
+    argv = ["sh", "-c", _UNPACK, "sh", root.as_posix()]
+    process: Process | None = None
+    try:
+        process = sandbox.exec(
+            argv, cwd="/", stdin=True, timeout=_ARCHIVE_SECONDS, output_limit=_KEPT_OUTPUT
+        )
+        await _send(process, data, root)
+        result = await process
+    except BaseException as error:
+        if process is not None:
+            process.kill()
+        if isinstance(error, SandboxError):
+            raise _errors.writing(root, error) from error
+        raise
+    if result.returncode:
+        failed = _failed(result.returncode, result.stderr)
+        raise WorkspaceArchiveWriteError(path=root, context=failed, retryable=False)
+
+
+async def _send(process: Process, data: io.IOBase, root: Path) -> None:
+    try:
+        while chunk := await asyncio.to_thread(data.read, _CHUNK):
+            if not isinstance(chunk, bytes | bytearray):
+                raise WorkspaceWriteTypeError(path=root, actual_type=type(chunk).__name__)
+            await process.stdin.write(bytes(chunk))
+        await process.stdin.close()
+    except BrokenPipeError:
+        pass  # tar has ended; the caller reports its status and stderr
+
+
+def _escaped(path: Path) -> str:
+    return re.sub(r"([\[\]\\*?])", r"\\\1", path.as_posix())
+
+
+def _failed(status: int, stderr: str) -> dict[str, object]:
+    return {"reason": "tar_failed", "exit_code": status, "stderr": stderr[-2000:]}

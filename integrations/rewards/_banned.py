@@ -1,12 +1,13 @@
 """Find forbidden names in a submission's syntax tree; text in comments and strings does not count."""
 
 import ast
+import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards._parse import parse
+from sandboxkit.integrations.rewards._parse import UNPARSABLE, parse
 
 DYNAMIC = ("eval", "exec", "compile", "__import__", "__builtins__", "builtins", "importlib")
 """Names that can reach another name without showing it in the syntax tree; always reported."""
@@ -40,21 +41,23 @@ def banned_patterns(code: str, patterns: Sequence[str]) -> list[Finding]:
 
     This enforces a task's rules; it does not contain hostile code. The sandbox does.
     """
-    wanted = [_normal(pattern) for pattern in patterns]
+    wanted = frozenset(map(_normal, patterns))
     if not wanted:
         return []
     if len(code) > MOST_CODE:
         detail = f"the code has {len(code)} characters; only code of up to {MOST_CODE} is checked"
         return [Finding("length", 0, detail)]
-    names = _Names([*wanted, *(name for name in DYNAMIC if name not in wanted), _COMPUTED])
+    wanted |= {*DYNAMIC, _COMPUTED}
+    most = max(pattern.count(".") + 1 for pattern in wanted)
+    matches = functools.cache(lambda use: _matches(use, wanted, most))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as an invalid escape in a plain string
             tree = parse(code)
-        uses = dict.fromkeys(_uses(tree, names.parts))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        uses = dict.fromkeys(_uses(tree, most))
+    except UNPARSABLE as error:
         return [Finding("syntax", 0, f"the code does not parse: {error}"[:200])]
-    findings = [Finding(pattern, line, use) for use, line in uses for pattern in names.of(use)]
+    findings = [Finding(pattern, line, use) for use, line in uses for pattern in matches(use)]
     return sorted(findings, key=lambda each: (each.line, each.pattern))
 
 
@@ -69,35 +72,17 @@ def _normal(pattern: str) -> str:
     return name
 
 
-class _Names:
-    """Patterns in sets, so that matching a use is a lookup and not a scan of all patterns."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._names = [pattern for pattern in patterns if not pattern.startswith(".")]
-        self._attributes = [pattern for pattern in patterns if pattern.startswith(".")]
-        self._wanted = frozenset(patterns)
-        self._found: dict[str, list[str]] = {}
-        self.parts = max(pattern.count(".") + 1 for pattern in patterns)
-        """Number of dotted parts in the longest pattern."""
-
-    def of(self, use: str) -> list[str]:
-        """Return the patterns that match a dotted use, sorted."""
-        if use not in self._found:
-            self._found[use] = self._look_up(use)
-        return self._found[use]
-
-    def _look_up(self, use: str) -> list[str]:
-        parts = use.split(".")
-        found = {".".join(parts[:size]) for size in range(1, self.parts + 1)} & self._wanted
-        if self._attributes:
-            found |= {
-                f".{'.'.join(parts[start : start + size])}"
-                for start in range(1, len(parts))
-                for size in range(1, self.parts)
-            } & self._wanted
-        if use.endswith(".*"):  # `from package import *` may import a banned name
-            found |= {name for name in self._names if name.startswith(use[:-1])}
-        return sorted(found)
+def _matches(use: str, wanted: frozenset[str], most: int) -> list[str]:
+    """Return the patterns of at most `most` parts that match a dotted use, sorted."""
+    parts = use.split(".")
+    found = {
+        f"{'.' if start else ''}{'.'.join(parts[start : start + size])}"
+        for start in range(len(parts))
+        for size in range(1, most + 1)
+    } & wanted
+    if use.endswith(".*"):  # `from package import *` may import a banned name
+        found |= {name for name in wanted if name.startswith(use[:-1])}
+    return sorted(found)
 
 
 def _uses(tree: ast.Module, most: int) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,6 @@
 """Turns an error raised by a sandbox into a verdict, which blames the policy or the infrastructure."""
 
-import time
+import math
 from enum import StrEnum
 
 from sandboxkit import (
@@ -11,7 +11,6 @@ from sandboxkit import (
     ConfigurationError,
     KernelError,
     OutcomeUnknownError,
-    Sandbox,
     SandboxError,
     SandboxFileError,
     SandboxFileNotFoundError,
@@ -19,10 +18,8 @@ from sandboxkit import (
     SandboxTerminatedError,
     TerminalError,
 )
-from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict, failed
+from sandboxkit.integrations.rewards._verdict import Outcome, Party, Trust, Verdict
 
-_NEARLY = 0.95
-"""Share of its lifetime after which a sandbox that ended has reached it: the start took the rest."""
 TROUBLE = (SandboxError, OSError, UnicodeError)
 """The errors that `verdict_of` accepts. OSError includes TimeoutError and a full disk on the host."""
 
@@ -89,19 +86,20 @@ def _outcome(error: Exception, phase: Phase) -> Outcome:
     return Outcome.INFRA_ERROR
 
 
-def outlived(error: Exception, sandbox: Sandbox, started: float) -> Verdict | None:
-    """Return the policy's verdict if `error` says that its sandbox has ended at its lifetime, else None.
+def time_for_calls(lifetime: float | None, timeout: float) -> float:
+    """Return how many seconds all calls of a policy may take in a sandbox with this `lifetime`: half of it.
 
-    `started` is the monotonic time in seconds at which the policy began to work in it.
+    What a policy does then never reaches the lifetime; what does is a slow trainer or grader, and masks the sample.
+    Raises ConfigurationError if one call, which may take `timeout` seconds, may take longer.
     """
-    lifetime = sandbox.spec.lifetime
-    if not isinstance(error, SandboxTerminatedError | SandboxNotFoundError):
-        return None
-    if error.sandbox_id not in (None, sandbox.id) or lifetime is None:
-        return None
-    if time.monotonic() - started < _NEARLY * lifetime:
-        return None
-    return failed(f"the policy worked until the sandbox's lifetime of {lifetime:g} s was over")
+    if lifetime is None:
+        return math.inf
+    if timeout > lifetime / 2:
+        raise ConfigurationError(
+            f"lifetime={lifetime:g} is too short for calls that may take {timeout:g} s each: give the session a lifetime "
+            f"of {2 * timeout:g} s or more, of which all calls of a rollout may take half"
+        )
+    return lifetime / 2
 
 
 def caused_by_command(error: Exception) -> bool:

@@ -1,39 +1,31 @@
-"""Convert a task's tests to cases: an expression for the sandbox, and an expected value for the host."""
+"""Convert a task's tests to cases: an expression for the sandbox, and an expected value for the host.
+
+In `cases` a JSON object with exactly one of these keys is a value of that type; any other object is a dict:
+
+    {"__tuple__": [1, 2]}   {"__set__": [1, 2]}   {"__frozenset__": []}   {"__bytes__": "6162"}
+    {"__dict__": [[1, "int keys"]]}   {"__float__": "nan"}   {"__complex__": [1, 2]}
+    {"__decimal__": "1.10"}   {"__fraction__": [1, 3]}
+"""
 
 import ast
 import builtins
-from collections.abc import Mapping, Sequence, Set
+import math
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import Any
 
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.rewards._in_sandbox.encode import encode
-from sandboxkit.integrations.rewards._notation import read, source
-from sandboxkit.integrations.rewards._task import checked, comparison_of, no_function
-from sandboxkit.integrations.rewards._tests import parsed
+from sandboxkit.integrations.rewards._parse import literal, parsed
+from sandboxkit.integrations.rewards._task import comparison_of, no_function
 from sandboxkit.integrations.rewards._values import Comparison, Wire
 
-_WRAPPERS = frozenset(
-    (
-        "abs",
-        "bool",
-        "dict",
-        "float",
-        "frozenset",
-        "int",
-        "len",
-        "list",
-        "max",
-        "min",
-        "reversed",
-        "round",
-        "set",
-        "sorted",
-        "str",
-        "sum",
-        "tuple",
-    )
-)
+_WRAPPERS = frozenset((
+    "abs", "bool", "dict", "float", "frozenset", "int", "len", "list", "max", "min", "reversed",
+    "round", "set", "sorted", "str", "sum", "tuple",
+))  # fmt: skip
 """Builtins that may wrap the submission's call, because the host can still compare their result."""
 
 PYTHON_EQUAL = Comparison(strict=False)
@@ -62,8 +54,7 @@ Case = FunctionCase | ProgramCase
 
 def declared(task: Mapping[str, Any]) -> list[Case]:
     """Return the task's `cases`. Raises ConfigurationError for a malformed case."""
-    own = checked(task)
-    return [_declared(each, own, comparison_of(own, each)) for each in own.get("cases", ())]
+    return [_declared(each, task, comparison_of(task, each)) for each in task.get("cases", ())]
 
 
 def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Case:
@@ -86,14 +77,11 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
 
 def plain(value: Any) -> Wire:
     """Encode an expected value for comparison. Raises ConfigurationError if it is not plain data."""
-    wire = encode(value)
-    if "opaque" in str(wire) and _has_opaque(wire):
+
+    def refuse(*_: object) -> Wire:
         raise ConfigurationError(f"expected value {str(value)[:80]} is not plain data")
-    return wire
 
-
-def _has_opaque(wire: Any) -> bool:
-    return isinstance(wire, list) and (wire[:1] == ["opaque"] or any(map(_has_opaque, wire)))
+    return encode(value, refuse)
 
 
 def from_assert(line: str, helpers: Set[str] = frozenset()) -> FunctionCase | None:
@@ -111,6 +99,31 @@ def from_assert(line: str, helpers: Set[str] = frozenset()) -> FunctionCase | No
             return None
 
 
+def from_check(source: str, entry: str) -> list[FunctionCase] | None:
+    """Convert check(candidate) whose statements all compare a call with a literal; return None for any other."""
+    functions = [node for node in parsed(source).body if isinstance(node, ast.FunctionDef)]
+    if [each.name for each in functions] != ["check"] or len(functions[0].args.args) != 1:
+        return None
+    candidate, cases = functions[0].args.args[0].arg, []
+    for node in functions[0].body:
+        match node:
+            case ast.Expr(value=ast.Constant()) | ast.Assert(test=ast.Constant(value=True)):
+                continue  # HumanEval has `assert True, "..."`
+            case ast.Assert():
+                pass
+            case _:
+                return None
+        for each in ast.walk(node.test):
+            if isinstance(each, ast.Name) and each.id == candidate:
+                each.id = entry
+        case = _from_test(node.test, frozenset())
+        names = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
+        if case is None or names - {entry, *_WRAPPERS}:
+            return None
+        cases.append(case)
+    return cases or None
+
+
 def _from_test(test: ast.expr, helpers: Set[str]) -> FunctionCase | None:
     match test:
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
@@ -126,32 +139,9 @@ def _from_test(test: ast.expr, helpers: Set[str]) -> FunctionCase | None:
             return FunctionCase(ast.unparse(call), plain(const.value), Comparison(strict=True))
         case ast.UnaryOp(op=ast.Not(), operand=call) if _is_call(call, helpers):
             return FunctionCase(f"bool({ast.unparse(call)})", plain(False))
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=[call, other]
-        ) if _is_call(call, helpers):
-            known, value = literal(other)
-            options = {each.arg: literal(each.value) for each in test.keywords}
-            if known and all(good for good, _ in options.values()):
-                return FunctionCase(
-                    ast.unparse(call),
-                    plain(value),
-                    Comparison(
-                        strict=False,
-                        rel_tol=float(options.get("rel_tol", (True, 1e-9))[1]),
-                        abs_tol=float(options.get("abs_tol", (True, 0.0))[1]),
-                    ),
-                )
         case _ if _is_call(test, helpers):
             return FunctionCase(f"bool({ast.unparse(test)})", plain(True))
     return None
-
-
-def literal(node: ast.expr) -> tuple[bool, Any]:
-    """Return whether an expression is a literal, and its value."""
-    try:
-        return True, ast.literal_eval(node)
-    except (ValueError, TypeError):
-        return False, None
 
 
 def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
@@ -177,78 +167,73 @@ def _is_call(node: ast.expr, helpers: Set[str]) -> bool:
             return False
 
 
-def merged(cases: Sequence[Case]) -> list[Case]:
-    """Merge all function cases with the same comparison into one case whose value is a list."""
-    groups: dict[Comparison, list[FunctionCase]] = {}
-    for case in cases:
-        if isinstance(case, FunctionCase):
-            groups.setdefault(case.comparison, []).append(case)
-    programs: list[Case] = [case for case in cases if isinstance(case, ProgramCase)]
-    return programs + [
-        FunctionCase(
-            f"[{', '.join(case.source for case in group)}]",
-            ["list", [case.expected for case in group]],
-            comparison,
-        )
-        for comparison, group in groups.items()
-    ]
+def imported(setup: str) -> set[str] | None:
+    """Return the names that a task's setup imports; None if it does more, which must not run beside the submission."""
+    body = parsed(setup).body
+    if not all(isinstance(node, ast.Import | ast.ImportFrom) for node in body):
+        return None
+    aliases = [node for each in body for node in ast.walk(each) if isinstance(node, ast.alias)]
+    return {each.asname or each.name.partition(".")[0] for each in aliases}
 
 
-def with_constants(line: str, constants: Mapping[str, ast.expr]) -> str:
-    """Return a test line with each constant's name replaced by its value.
-
-    Returns the line unchanged if it assigns one of the names itself.
-    """
-
-    class Inlined(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.expr:
-            return constants.get(node.id, node)
-
-    tree = parsed(line)
-    if not constants or constants.keys() & bound_names(tree):
-        return line
-    return ast.unparse(Inlined().visit(tree))
+# Any: values of every type.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "__tuple__": lambda items: tuple(read(items)),
+    "__set__": lambda items: set(read(items)),
+    "__frozenset__": lambda items: frozenset(read(items)),
+    "__bytes__": bytes.fromhex,
+    "__dict__": lambda pairs: {read(key): read(value) for key, value in pairs},
+    "__float__": float,
+    "__complex__": lambda parts: complex(*parts),
+    "__decimal__": Decimal,
+    "__fraction__": lambda parts: Fraction(*parts),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """The imports and constants of a task's setup: they may run in the submission's sandbox."""
-
-    imports: str = ""
-    constants: Mapping[str, ast.expr] = field(default_factory=dict)
-
-
-def light(setup: str) -> Setup | None:
-    """Parse a setup that has only imports and constants; return None for any other setup."""
-    imports, constants = [], dict[str, ast.expr]()
-    for node in parsed(setup).body:
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                imports.append(ast.unparse(node))
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if literal(value)[0]:
-                if name in constants:
-                    return None
-                constants[name] = value
-            case ast.Expr(value=ast.Constant()):
-                pass
-            case _:
-                return None
-    return Setup("\n".join(imports), constants)
+def read(value: Any) -> Any:
+    """Decode a JSON value of a case. Raises ConfigurationError for invalid content."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            name, content = next(iter(value.items()))
+            if name in _READERS:
+                try:
+                    return _READERS[name](content)
+                except (TypeError, ValueError, ArithmeticError, InvalidOperation) as error:
+                    raise ConfigurationError(
+                        f"case value {str(value)[:80]} is no {name.strip('_')}: {error}"
+                    ) from error
+        return {key: read(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [read(each) for each in value]
+    return value
 
 
-def bound_names(tree: ast.Module) -> set[str]:
-    """Return the names that trusted code defines, imports or assigns, at any depth."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                names.add(name)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                names.add(name)
-            case ast.ExceptHandler(name=str(name)):
-                names.add(name)
-            case ast.alias(name=name, asname=alias):
-                names.add(alias or name.partition(".")[0])
-            case _:
-                pass
-    return names
+_DECIMAL_BITS = 10_000
+"""The size of the largest number that is written with decimal digits, of which Python reads 4,300."""
+
+
+def source(value: Any) -> str:
+    """Return Python source for plain data. Raises ConfigurationError for any other value."""
+    kind = type(value)
+    if kind is int and value.bit_length() > _DECIMAL_BITS:
+        return hex(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return repr(value)
+    if kind is float:
+        return repr(value) if math.isfinite(value) else f'float("{value!r}")'
+    if kind is complex:
+        return f"complex({source(value.real)}, {source(value.imag)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{source(k)}: {source(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(source, value))}]"
+    if isinstance(value, tuple):
+        return f"({''.join(f'{source(each)}, ' for each in value)})"
+    if isinstance(value, (set, frozenset)):
+        items = f"[{', '.join(map(source, value))}]"
+        return f"frozenset({items})" if isinstance(value, frozenset) else f"set({items})"
+    if kind is Decimal:
+        return f'__import__("decimal").Decimal("{value}")'
+    if kind is Fraction:
+        return f'__import__("fractions").Fraction({source(value.numerator)}, {source(value.denominator)})'
+    raise ConfigurationError(f"argument {str(value)[:80]} is not plain data")

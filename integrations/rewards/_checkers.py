@@ -13,16 +13,26 @@ Whitespace is what C's `isspace` accepts, and a number is what Codeforces' and D
 | a decimal of 500 digits | the same, rounded | wrong | right |
 """
 
+import json
 import logging
 import math
+import multiprocessing
 import operator
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any  # Any: JSON
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards._author import AuthorError, AuthorFunction, author_function
 from sandboxkit.integrations.rewards._boundary import shown
 
 _log = logging.getLogger(__name__)
@@ -31,6 +41,14 @@ _LONGEST_NUMBER = 10_000
 """Maximum length in bytes of a word that is parsed as a number."""
 _TIMES, _SPARE = 4, 1 << 20
 _SHOWN = 60
+SECONDS = 10
+"""CPU time limit of one call in seconds."""
+WALL = 120
+"""Elapsed time limit of one call in seconds."""
+_MEMORY = 1 << 30
+"""Memory in bytes that the process may use on top of what the trainer used when it was forked."""
+_MOST = 1 << 20
+"""Maximum size of a result in bytes of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +71,6 @@ class Mark:
 
 class TaskError(Exception):
     """Raised if a task's own code fails for the reference's output too, so that it decides on nothing."""
-
-
-class HostChecker(Protocol):
-    """A checker that runs on the host. Its time must be linear in the size of the output."""
-
-    def mark(self, answer: Answer) -> Mark:
-        """Return the decision on an output."""
-        ...
 
 
 def most_output(expected: bytes) -> int:
@@ -185,6 +195,116 @@ class UnorderedLinesChecker:
         return _mark(observed == expected, "a line is missing")
 
 
+class AuthorError(Exception):
+    """Raised if the author's function raised an error or exceeded a limit; the message says which."""
+
+
+class AuthorFunction:
+    """Calls `function` with texts in a process of its own; the result is JSON. Thread-safe.
+
+    The texts are hostile: they may make the function raise, loop, or use up memory. None of that reaches the trainer.
+    The process is forked at the first call, and again after a call that ended it. It has a copy of the trainer's
+    variables: what the function changes does not reach the trainer.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._lock = threading.Lock()
+        self._owner = 0
+        """The process that has forked the child; 0: there is none."""
+
+    def __call__(self, *texts: str) -> Any:
+        """Return the function's result. Raises AuthorError."""
+        with self._lock:
+            if self._owner != os.getpid():
+                self._fork()
+            try:
+                kind, value = self._ask(texts)
+            except BaseException:
+                self._end()
+                raise
+        if kind != "returned":
+            raise AuthorError(str(value))
+        return value
+
+    def _fork(self) -> None:
+        self._connection, other = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_serve, args=(self._function, other), daemon=True)
+        with warnings.catch_warnings():  # other threads may hold locks: a call has a time limit
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        other.close()
+        self._owner = os.getpid()
+
+    def _ask(self, texts: Sequence[str]) -> Any:
+        """Return the child's response to one call. Raises AuthorError."""
+        try:
+            self._connection.send_bytes(json.dumps(texts).encode())
+            if not self._connection.poll(WALL):
+                raise AuthorError(f"it did not return within {WALL} s")
+            return json.loads(self._connection.recv_bytes(2 * _MOST))
+        except (EOFError, OSError) as error:
+            self._process.join(1)  # its end of the pipe is closed just before
+            raise AuthorError(_ended(self._process.exitcode)) from error
+
+    def _end(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.join()
+        self._owner = 0
+
+
+@lru_cache(maxsize=64)
+def author_function(function: Callable[..., Any]) -> AuthorFunction:
+    """Return the process of a function, the same one for all tasks that name it."""
+    return AuthorFunction(function)
+
+
+def _serve(function: Callable[..., Any], connection: Connection) -> None:
+    """Answer calls until the connection ends. It holds none of the trainer's other descriptors."""
+    descriptor = connection.fileno()
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+    if sys.platform == "linux":  # elsewhere the kernel has no such limit
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        _limit(resource.RLIMIT_AS, used + _MEMORY)
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    while True:
+        try:
+            texts = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        _limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + SECONDS)
+        signal.alarm(2 * WALL)  # for the case that the trainer is gone
+        connection.send_bytes(json.dumps(_called(function, texts)).encode())
+        signal.alarm(0)
+
+
+def _limit(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def _called(function: Callable[..., Any], texts: Sequence[str]) -> tuple[str, Any]:
+    try:
+        value = function(*texts)
+        if len(json.dumps(value)) > _MOST:
+            raise ValueError(f"it returned more than {_MOST} bytes")
+    except BaseException as error:  # noqa: BLE001 - the author's code may raise anything, SystemExit as well
+        return "raised", f"{type(error).__name__}: {str(error)[:500]}"
+    return "returned", value
+
+
+def _ended(status: int | None) -> str:
+    if status == -signal.SIGXCPU:
+        return f"it used more than {SECONDS} s of CPU time"
+    return f"its process ended with status {status}"
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionChecker:
     """Calls your `function(stdin, output, expected)` on the host, with each argument as text.
@@ -195,10 +315,6 @@ class FunctionChecker:
     """
 
     function: Callable[[str, str, str], bool | float]
-    _call: AuthorFunction = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_call", author_function(self.function))
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output. Raises TaskError if there is none on the expected output either."""
@@ -218,7 +334,7 @@ class FunctionChecker:
 
     def _score(self, answer: Answer) -> float:
         texts = (answer.stdin, answer.output, answer.expected)
-        score = self._call(*(text.decode(errors="replace") for text in texts))
+        score = author_function(self.function)(*(text.decode(errors="replace") for text in texts))
         if not isinstance(score, bool | int | float) or not 0 <= score <= 1:
             raise AuthorError(f"it returned {score!r}: return True, False, or a number from 0 to 1")
         return float(score)
@@ -228,5 +344,14 @@ class FunctionChecker:
         return str(getattr(self.function, "__name__", self.function))
 
 
+HostChecker = (
+    ExactChecker
+    | LinesChecker
+    | TokensChecker
+    | FloatsChecker
+    | UnorderedLinesChecker
+    | FunctionChecker
+)
+"""A checker that runs on the host."""
 OURS = (ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker)
 """The checkers that read no more of an output than `most_output`, in time in proportion to it."""

@@ -1,45 +1,90 @@
-"""Runs a submission on cases, each in its own sandbox, and compares the results on the host."""
+"""Runs a submission on cases and tests, and decides on the host what the answers are worth."""
 
+import asyncio
+import dataclasses
 import functools
 import json
+import secrets
+import weakref
 from collections.abc import Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
-from sandboxkit import ProcessResult, Session
+from sandboxkit import ProcessResult, Sandbox, Session
 from sandboxkit.integrations.rewards import _programs
+from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._cases import Case, ProgramCase
 from sandboxkit.integrations.rewards._checkers import (
     Answer,
     FloatsChecker,
-    HostChecker,
     LinesChecker,
     most_output,
 )
+from sandboxkit.integrations.rewards._judge import judged, limits_of_judge, verdict_on
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._programs import processor_seconds
-from sandboxkit.integrations.rewards._run import ended, run, run_program
-from sandboxkit.integrations.rewards._values import (
-    ForgedJsonError,
-    Wire,
-    may_equal,
-    shown,
-)
+from sandboxkit.integrations.rewards._run import ended, retried, run, run_program
+from sandboxkit.integrations.rewards._tests import Tests
+from sandboxkit.integrations.rewards._values import ForgedJsonError, Wire, may_equal
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _LARGE = 64 << 10
 """Bytes of a value that is compared in a thread, so that the loop goes on meanwhile."""
+_MOST_CALLS = 10_000
+_TOKEN_BYTES = 32
+_judges: "weakref.WeakKeyDictionary[Session, asyncio.Semaphore]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The code to grade, and the setup code that runs after it."""
+    """The code to grade, and what the task adds to it."""
 
     code: str
+    entry: str = ""
+    """The function that is tested; a method of a class `Solution` stands for it."""
+    prompt: Sequence[str] = ()
+    """Statements that run before the code."""
     setup: str = ""
+    """Code that runs after it."""
+
+    def job(self, limits: Limits, module: str = "solution") -> dict[str, Any]:  # Any: JSON
+        """Return what loads it in a sandbox, as the module of this name."""
+        own = {**dataclasses.asdict(self), "module": module}
+        return {**own, "seconds": processor_seconds(limits)}
+
+
+async def _run_call(
+    session: Session, job: dict[str, Any], limits: Limits
+) -> ProcessResult | Verdict:
+    program = _programs.program("submission", limits.python)
+    return await run(session, program, limits, stdin=json.dumps(job).encode())
+
+
+# Any: JSON.
+def answer_of(result: ProcessResult) -> list[Any] | Verdict:
+    """Return what a sandbox reports about a call, whose form is sure and whose content is untrusted.
+
+    Returns a Verdict if it reports nothing, or that the submission failed before the call.
+    """
+    if not result.stdout_bytes:
+        return ended(result)
+    try:
+        answer = json.loads(result.stdout_bytes)
+    except (ValueError, RecursionError):
+        return failed("the result is not one JSON value", Outcome.TAMPERED)
+    match answer:
+        case ["value", _] | ["value", _, [*_], str()]:
+            return [*answer]
+        case ["raised", "running", [*_], str(), str(), [*_], [*_], str()]:
+            return [*answer]
+        case ["raised", str(phase), _, str(kind), str(text), *_]:
+            return failed(f"{shown(kind)} while {shown(phase)}: {shown(text)}")
+        case ["memory", *_]:
+            return failed("MemoryError", Outcome.OOM)
+        case _:
+            return failed("the result has an unknown form", Outcome.TAMPERED)
 
 
 async def evaluate(
@@ -48,15 +93,8 @@ async def evaluate(
     """Run one case; return None if it passed, else the verdict on the failure."""
     if isinstance(case, ProgramCase):
         return await _run_program(session, submission, case, limits)
-    job = {
-        "code": submission.code,
-        "setup": submission.setup,
-        "module": "solution",
-        "source": case.source,
-        "seconds": processor_seconds(limits),
-    }
-    program = _programs.evaluate(limits.python)
-    result = await run(session, program, limits, stdin=json.dumps(job).encode())
+    job = {**submission.job(limits), "source": case.source}
+    result = await _run_call(session, job, limits)
     if isinstance(result, Verdict):
         return result
     answer = claimed(result, case.expected)
@@ -70,7 +108,7 @@ async def evaluate(
     except (ForgedJsonError, RecursionError) as error:
         return failed(shown(error), Outcome.TAMPERED)
     match answer:
-        case ["opaque" | "object", str(name), *_]:
+        case ["opaque", str(name), *_]:
             return failed(f"{shown(case.source)} is a {shown(name)}, not plain data")
     return failed(f"{shown(case.source)} does not have the expected value")
 
@@ -80,21 +118,13 @@ def claimed(result: ProcessResult, expected: Wire) -> Wire | Verdict:
 
     Returns a Verdict if it reports an error, nothing, or a value far larger than `expected`.
     """
-    if not result.stdout_bytes:
-        return ended(result)
     if not may_equal(result.stdout_bytes, expected):
         return failed("the value is much larger than the expected one")
-    try:
-        answer = json.loads(result.stdout_bytes)
-    except (ValueError, RecursionError):
-        return failed("the result is not one JSON value", Outcome.TAMPERED)
-    match answer:
+    match answer_of(result):
         case ["value", value]:
             return value
-        case ["memory"]:
-            return failed("MemoryError", Outcome.OOM)
-        case ["raised", str(phase), [str(name), *_], str(text), *_]:
-            return failed(f"{shown(name)} while {shown(phase)}: {shown(text)}")
+        case Verdict() as verdict:
+            return verdict
         case _:
             return failed("the result has an unknown form", Outcome.TAMPERED)
 
@@ -103,7 +133,9 @@ async def _run_program(
     session: Session, submission: Submission, case: ProgramCase, limits: Limits
 ) -> Verdict | None:
     expected = case.stdout.encode(errors="surrogateescape")
-    limits = replace(limits, output_limit=min(limits.output_limit, most_output(expected)))
+    limits = dataclasses.replace(
+        limits, output_limit=min(limits.output_limit, most_output(expected))
+    )
     stdin = case.stdin.encode(errors="surrogateescape")
     result = await run_program(session, submission.code, stdin=stdin, limits=limits)
     if isinstance(result, Verdict):
@@ -112,42 +144,102 @@ async def _run_program(
         last = result.stderr.strip().rpartition("\n")[2]
         return failed(f"exited with status {result.returncode}: {shown(last)}")
     comparison = case.comparison
-    checker: HostChecker = LinesChecker()
-    if comparison.rel_tol or comparison.abs_tol:
-        checker = FloatsChecker(comparison.rel_tol, comparison.abs_tol)
+    near = comparison.rel_tol or comparison.abs_tol
+    checker = FloatsChecker(comparison.rel_tol, comparison.abs_tol) if near else LinesChecker()
     mark = await anyio.to_thread.run_sync(
         checker.mark, Answer(stdin, result.stdout_bytes, expected)
     )
     return None if mark.score == 1 else failed(f"did not print the expected output: {mark.detail}")
 
 
-async def evaluate_all(
-    session: Session,
-    submission: Submission,
-    cases: Sequence[Case],
-    limits: Limits,
-    *,
-    partial: bool = False,
+async def grade_isolated(
+    session: Session, submission: Submission, tests: Tests, limits: Limits
 ) -> Verdict:
-    """Run the cases until one fails; with `partial` run all of them.
+    """Grade a submission by tests that run in one sandbox and whose calls each run in another one.
 
-    The score is 1 if all pass, else 0, or with `partial` the share that passed. An infrastructure
-    failure in any case masks the whole verdict. The verdict reports the first failure in the order
-    of `cases`, even if the runs end in another order.
+    A submission that passes so must pass in one process too, where its calls share objects and state as in plain
+    Python. The judge's sandbox is reset or removed afterwards. Raises NotPlainError if the tests turn out to pass
+    something else than plain data. If the infrastructure still fails after `limits.retries`, the outcome is
+    INFRA_ERROR.
     """
-    passed, first = 0, None
-    runs = [functools.partial(evaluate, session, submission, case, limits) for case in cases]
-    async with aclosing(prefetch_queue(session).in_order(runs)) as verdicts:
-        async for verdict in verdicts:
-            if verdict is None:
-                passed += 1
-                continue
-            if verdict.outcome is Outcome.INFRA_ERROR:
-                return verdict
-            first = first or verdict
-            if not partial:
-                break
-    if first is None:
-        return Verdict(Outcome.PASSED, 1.0, "policy", f"{passed} of {passed} cases")
-    score = passed / len(cases) if partial else 0.0
-    return Verdict(first.outcome, score, "policy", first.detail)
+    own, program = limits_of_judge(limits), submission.job(limits, tests.module)
+    count, seconds = 0, 0.0
+
+    # Any: JSON.
+    async def answer(_: str, content: Any) -> bytes | Verdict:
+        nonlocal count, seconds
+        count += 1
+        if count > _MOST_CALLS or seconds > limits.deadline / 4:
+            return failed(f"its {count} calls took {seconds:.0f} s", Outcome.TIMEOUT)
+        name, args, kwargs, in_place = content
+        job = {**program, "source": name, "args": args, "kwargs": kwargs, "in_place": in_place}
+        result = await _run_call(session, job, limits)
+        if isinstance(result, Verdict):
+            return result
+        seconds += min(result.duration, result.usage.processor_seconds or result.duration)
+        found = answer_of(result)
+        return found if isinstance(found, Verdict) else json.dumps(found).encode()
+
+    async def attempt(sandbox: Sandbox, _: bool) -> Verdict:
+        nonlocal count, seconds
+        count, seconds = 0, 0.0
+        await sandbox.start()
+        return await judged(sandbox, tests, own, answer)
+
+    async def graded() -> Verdict:
+        # Judges hold half of a pool at most, or a call would wait for ever for a sandbox.
+        pooled = session.pool > 1 and limits.resets(session)
+        room = _judges.setdefault(session, asyncio.Semaphore(max(session.pool // 2, 1)))
+        async with room:
+            return await retried(session, own, attempt, counted=pooled)
+
+    verdict = await graded()
+    if verdict.outcome is not Outcome.PASSED:
+        return verdict
+    more = 2 * seconds  # each call had a process and the limit of its own; now all have one
+    longer = dataclasses.replace(
+        limits,
+        timeout=limits.timeout + more,
+        wall=None if limits.wall is None else limits.wall + more,
+        deadline=limits.deadline + more,
+    )
+    return await grade_shared(session, submission, tests, longer, at_once=True)
+
+
+async def grade_shared(
+    session: Session, submission: Submission, tests: Tests, limits: Limits, *, at_once: bool = False
+) -> Verdict:
+    """Grade a submission by tests that run in forks of the process that loaded it.
+
+    Each named test has a fork of its own; lines, and with `at_once` all tests, run in one fork, in order. See CHEATS.md for what passes. If the
+    infrastructure still fails after `limits.retries`, the outcome is INFRA_ERROR.
+    """
+    token = secrets.token_hex(_TOKEN_BYTES)
+    named = all(map(str.isidentifier, ".".join(tests.tests).split(".")))
+    groups = [[each] for each in tests.tests] if named and not at_once else [list(tests.tests)]
+    job = {
+        "submission": submission.job(limits, tests.module),
+        "token": token,
+        "tests": [{"sources": tests.sources, "tests": group} for group in groups],
+    }
+    program = _programs.program("shared", limits.python)
+    result = await run(session, program, limits, stdin=json.dumps(job).encode())
+    if not isinstance(result, Verdict):
+        result = _verdict(result.stdout_bytes, token, len(groups)) or ended(result)
+    return dataclasses.replace(result, trust="shared")
+
+
+def _verdict(answer: bytes, token: str, count: int) -> Verdict | None:
+    """Return the verdict for the program's output, or None if the output is empty.
+
+    An output without the secret `token` counts as forged (TAMPERED).
+    """
+    if not answer:
+        return None
+    try:
+        reply = json.loads(answer)
+        if reply["token"] == token:
+            return verdict_on(reply["results"], count)
+    except (LookupError, TypeError, ValueError, RecursionError):
+        pass
+    return failed("the output was not written by the program that runs the tests", Outcome.TAMPERED)

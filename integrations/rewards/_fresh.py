@@ -39,7 +39,8 @@ async def grade_in_fresh(
     `artefacts` are absolute paths of files or folders. They get the same paths in the new
     sandbox; links, special files and what the agent's user may not read are left out. `fresh`
     makes the new sandbox, such as `lambda: session.sandbox(profile="strict")`. `grade` receives it with the artefacts in place
-    and must upload the tests itself. The agent's sandbox is always stopped before grading, and
+    and must upload the tests itself; it runs in the caller's event loop, which is why this function is a coroutine
+    (in a script without one: `Operation(grade_in_fresh(...)).result()`). The agent's sandbox is always stopped before grading, and
     the new sandbox after it.
 
     The policy is to blame for: a missing artefact (FAILED); an artefact that cannot be copied out
@@ -58,59 +59,40 @@ async def grade_in_fresh(
             raise ConfigurationError(
                 f"artefact {path!r} is not an absolute path of a file or folder"
             )
-    graded: Sandbox | None = None
+    sandbox: Sandbox | None = None
+    phase, copies = Phase.STARTED, dict[str, Path]()
 
-    def made() -> Sandbox:
-        nonlocal graded
-        graded = fresh()
-        return graded
+    async def once() -> Verdict:
+        nonlocal phase, sandbox
+        phase, sandbox = Phase.STARTED, fresh()
+        try:
+            await sandbox.start()
+            phase = Phase.PLACED
+            for path, copy in copies.items():
+                await sandbox.upload(copy, path)
+            phase = Phase.GRADED
+            return await grade(sandbox)
+        finally:
+            await stop_broken(sandbox)
+
+    def again(error: Exception, failures: int) -> bool:
+        return failures <= max(retries if is_transient(error) else 0, int(unproven(error)))
 
     try:
-        async with service_time(deadline, lambda: graded.queued if graded else None):
-            return await _grade(agent, artefacts, made, grade, (max_bytes, max_files), retries)
+        async with service_time(deadline, lambda: sandbox.queued if sandbox else None):
+            with tempfile.TemporaryDirectory(prefix="sandboxkit-artefacts-") as folder:
+                found = await _export(agent, artefacts, Path(folder), max_bytes, max_files)
+                if isinstance(found, Verdict):
+                    return found
+                copies.update(found)
+                return await retry(once, again)
     except DeadlineError:
         detail = f"not graded within deadline={deadline:g} s"
         return Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail, "isolated")
     except TROUBLE as error:
-        return verdict_of(error, Phase.STARTED)
+        return verdict_of(error, phase)
     finally:
         await stop_broken(agent)
-
-
-async def _grade(
-    agent: Sandbox,
-    artefacts: Sequence[str],
-    fresh: Callable[[], Sandbox],
-    grade: Callable[[Sandbox], Awaitable[Verdict]],
-    limits: tuple[int, int],
-    retries: int,
-) -> Verdict:
-    with tempfile.TemporaryDirectory(prefix="sandboxkit-artefacts-") as folder:
-        copies = await _export(agent, artefacts, Path(folder), *limits)
-        if isinstance(copies, Verdict):
-            return copies
-        phase = Phase.STARTED
-
-        async def once() -> Verdict:
-            nonlocal phase
-            phase, sandbox = Phase.STARTED, fresh()
-            try:
-                await sandbox.start()
-                phase = Phase.PLACED
-                for path, copy in copies.items():
-                    await sandbox.upload(copy, path)
-                phase = Phase.GRADED
-                return await grade(sandbox)
-            finally:
-                await stop_broken(sandbox)
-
-        def again(error: Exception, failures: int) -> bool:
-            return failures <= max(retries if is_transient(error) else 0, int(unproven(error)))
-
-        try:
-            return await retry(once, again)
-        except TROUBLE as error:
-            return verdict_of(error, phase)
 
 
 async def _export(

@@ -1,4 +1,4 @@
-"""One run of one program in a pristine sandbox: start, time limits and retries."""
+"""One run of one program in a pristine sandbox: the pool, start, time limits and retries."""
 
 import asyncio
 import os
@@ -31,7 +31,8 @@ from sandboxkit.integrations.rewards._boundary import (
 )
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._programs import SandboxProgram
-from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
+from sandboxkit.integrations.rewards._verdict import Grader, Outcome, Verdict, failed, masked
+from sandboxkit.provider import Provider
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ _PATIENCE = 120.0
 delays the answer by seconds; a frozen sandbox never answers."""
 _MOST_PROCESSORS = 64
 """Assumed maximum of CPUs of another machine: see `processors`."""
+_EACH_PROCESSOR = 2
+"""Sandboxes of a pool per CPU: while one runs a job, another is reset or its result is compared."""
 _HERE = os.cpu_count() or _MOST_PROCESSORS
 
 
@@ -66,18 +69,17 @@ async def run(
         process = begin(sandbox, program, stdin=stdin, output_limit=limits.output_limit)
         return await watched(sandbox, process, limits)
 
-    # Everything runs on the background loop; on another loop each step would switch threads twice.
-    return await Operation(retried(session, limits, attempt, files))
+    return await retried(session, limits, attempt, files)
 
 
-async def run_program(
+def run_program(
     session: Session,
     code: str,
     *,
     stdin: bytes = b"",
     files: Mapping[str, bytes] | None = None,
     limits: Limits | None = None,
-) -> ProcessResult | Verdict:
+) -> Operation[ProcessResult | Verdict]:
     """Run a Python program once, in a pristine sandbox, and return its result.
 
     Returns a Verdict if there is no result: the program exceeded a limit or was killed, or the
@@ -85,13 +87,9 @@ async def run_program(
     contents of additional files. Raises ConfigurationError, for example if the sandbox has no Python.
     """
     limits = limits or Limits()
-    return await run(
-        session,
-        _programs.file_program(_SOLUTION, limits),
-        limits,
-        stdin=stdin,
-        files={**(files or {}), _SOLUTION: code.encode(errors="surrogatepass")},
-    )
+    program = _programs.file_program(_SOLUTION, limits)
+    files = {**(files or {}), _SOLUTION: code.encode(errors="surrogatepass")}
+    return Operation(run(session, program, limits, stdin=stdin, files=files))
 
 
 def begin(
@@ -99,8 +97,7 @@ def begin(
 ) -> Process:
     """Start a program, in a fork of the sandbox's interpreter if there is one."""
     if sandbox.spec.interpreter is not None and program.code is not None:
-        code, rest = program.fork(stdin)
-        return sandbox.run_python(code, stdin=rest, output_limit=output_limit)
+        return sandbox.run_python(program.code, stdin=stdin, output_limit=output_limit)
     return sandbox.exec(program.argv, stdin=stdin, output_limit=output_limit, setup=program.setup)
 
 
@@ -123,6 +120,38 @@ def run_options(limits: Limits, *, resets: bool, forks_python: bool = True) -> d
     }
 
 
+def grading_session(
+    grader: Grader,
+    provider: str | Provider | None = None,
+    *,
+    max_concurrency: int | None = None,
+    pool: int | None = None,
+    **options: Any,  # SandboxSpec's, as Session takes them
+) -> Session:
+    """Return a session with a warm pool of the sandboxes that the grader's `limits` describe.
+
+    The default size of `pool` is `max_concurrency`, or else two sandboxes per CPU of this machine;
+    0 means no pool. The default of `max_concurrency` is the size of the pool, so that the session
+    creates no further sandboxes. There is no pool by default if `limits.reuse` is "never", if the
+    grader has no `limits`, or if the provider cannot reset a sandbox. Raises ConfigurationError for
+    invalid options.
+    """
+    limits = getattr(grader, "limits", None)
+    if not isinstance(limits, Limits) or limits.reuse == "never":
+        return Session(provider, max_concurrency=max_concurrency, pool=pool or None, **options)
+    if pool is None and (limits.reuse == "reset" or _can_reset(provider)):
+        pool = max_concurrency or _EACH_PROCESSOR * (os.cpu_count() or 1)
+    if not pool:
+        return Session(provider, max_concurrency=max_concurrency, **options)
+    forks_python = getattr(grader, "forks_python", True)
+    options.update(run_options(limits, resets=True, forks_python=forks_python))
+    return Session(provider, max_concurrency=max_concurrency or pool, pool=pool, **options)
+
+
+def _can_reset(provider: str | Provider | None) -> bool:
+    return not isinstance(provider, Provider) or provider.has("reset")
+
+
 async def retried(
     session: Session,
     limits: Limits,
@@ -130,6 +159,7 @@ async def retried(
     files: Mapping[str, bytes] | None = None,
     *,
     forks_python: bool = True,
+    counted: bool = True,
 ) -> T | Verdict:
     """Return the result of `attempt(sandbox, alone)`, retried after infrastructure failures.
 
@@ -138,36 +168,22 @@ async def retried(
     once, alone in a fresh sandbox, and a second such end is attributed to the submission. After
     `limits.retries` retries or `limits.deadline` seconds the result is a Verdict INFRA_ERROR. Raises
     ConfigurationError, for example if the sandbox has no Python. With `forks_python` False the sandbox
-    needs only a shell.
+    needs only a shell. With `counted` False it is none of the session's pool or limits.
     """
+
+    probe = (limits.python, "-c", "") if forks_python else ("/bin/sh", "-c", "")
+    sandbox: Sandbox | None = None
+    alone = False
 
     def new(alone: bool) -> Sandbox:
         # Alone, it is not reset, and has no interpreter whose end could be mistaken for that of a run.
-        resets = limits.resets(session) and not alone
+        resets = limits.resets(session) and counted and not alone
         options = run_options(limits, resets=resets, forks_python=forks_python)
         options["files"] = files or {}
-        return session.sandbox(**options)
+        return session.sandbox(counted=counted, **options)
 
-    probe = (limits.python, "-c", "") if forks_python else ("/bin/sh", "-c", "")
-    try:
-        return await _in_service(limits, new, attempt, probe, alone=False)
-    except _Unproven:
-        return await _in_service(limits, new, attempt, probe, alone=True)
-
-
-class _Unproven(Exception):
-    """A run ended in a way that it may not have caused itself."""
-
-
-async def _in_service(
-    limits: Limits,
-    new: Callable[[bool], Sandbox],
-    attempt: Callable[[Sandbox, bool], Awaitable[T]],
-    probe: tuple[str, ...],
-    *,
-    alone: bool,
-) -> T | Verdict:
-    sandbox: Sandbox | None = None
+    def queued() -> float | None:
+        return sandbox.queued if sandbox else None
 
     async def once() -> T:
         nonlocal sandbox
@@ -181,19 +197,21 @@ async def _in_service(
     def again(error: Exception, failures: int) -> bool:
         return failures <= limits.retries and is_transient(error) and not caused_by_command(error)
 
-    try:
-        async with service_time(limits.deadline, lambda: sandbox.queued if sandbox else None):
-            try:
-                answer = await retry(once, again)
-            except SandboxError as error:
-                if unproven(error) and not alone:
-                    raise _Unproven from error
-                return await _lost(error, new, probe)
-    except DeadlineError as error:
-        return masked(str(error))
-    if isinstance(answer, Verdict) and answer.outcome is Outcome.KILLED and not alone:
-        raise _Unproven
-    return answer
+    while True:
+        sandbox = None
+        try:
+            async with service_time(limits.deadline, queued):
+                try:
+                    answer = await retry(once, again)
+                    killed = isinstance(answer, Verdict) and answer.outcome is Outcome.KILLED
+                    if alone or not killed:
+                        return answer
+                except SandboxError as error:
+                    if alone or not unproven(error):
+                        return await _lost(error, new, probe)
+        except DeadlineError as error:
+            return masked(str(error))
+        alone = True
 
 
 async def _lost(
@@ -281,6 +299,10 @@ class RunMeter:
         self._waited = 0.0
         """Elapsed seconds since the last usage request, including time off the CPU."""
         self._pause = limits.timeout
+
+    def restart(self) -> None:
+        """Count the elapsed time from now on; CPU time goes on."""
+        self._own, self._waited, self._pause = 0.0, 0.0, self._limits.timeout
 
     async def within(self, answer: asyncio.Future[T]) -> T | Verdict:
         """Wait for the command's answer, or return a Verdict when it exceeds a limit.

@@ -1,78 +1,52 @@
-"""Trusted tests for a judge: their sources, and the names that they take from the submission."""
+"""A task's tests: their sources, how they use the submission, and so where they can run."""
 
 import ast
+import builtins
 import dataclasses
+import importlib
+import os
+import re
+import symtable
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
 from sandboxkit.datasets import Folder
-from sandboxkit.integrations.rewards._names import bound, classes_of, of_submission, undefined
-from sandboxkit.integrations.rewards._parse import parse
+from sandboxkit.integrations.rewards._level import ALL, level, level_of_judge
+from sandboxkit.integrations.rewards._parse import UNPARSABLE, parse_or_none, parsed
 from sandboxkit.integrations.rewards._task import no_function
+
+_KNOWN = frozenset((*dir(builtins), "__name__", "__file__", "__annotations__"))
 
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """Sources that run one after another in one namespace."""
+    """Sources that run one after another in one namespace, and then the tests."""
 
     sources: tuple[str, ...]
-    calls: tuple[str, ...] = ()
-    """Expressions to evaluate after the sources. If there are any, they are the tests."""
-    setup: str = ""
-    names: tuple[str, ...] = ()
-    """Names that the tests take from the submission."""
-    classes: tuple[str, ...] = ()
-    """Names of the submission's classes whose objects stay live in the tests."""
-    in_place: bool | tuple[str, ...] = False
-    """Functions whose changes to their arguments the tests see; True for every function."""
-    varies: bool | tuple[str, ...] = False
-    """Functions whose results for equal calls may differ; True for every function."""
+    tests: tuple[str, ...]
+    """Each the source of a test, or a name that the sources define, such as `test_add` or `Cases.test_add`."""
     module: str = "solution"
     """The name under which the tests may import the submission."""
-    operators: tuple[str, ...] = ()
-    """Classes of the submission whose operators are trusted even with plain data as the other operand."""
-    folder: bool = False
-    """Whether the judge's working directory holds files of the tests."""
-    seen: Any = None  # JSON
-    """The names that the tests use and define, as the job for their process has them; None: not looked for yet."""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Functions of the submission by the names that the tests have for them."""
+    in_place: Mapping[str, Sequence[int | str] | bool] = field(default_factory=dict)
+    """The arguments of functions of the submission whose changes the tests see; True for all."""
+    shared: str = ""
+    """Why the tests must run in the submission's process; empty if they need not."""
 
     def apart(self) -> "list[Tests]":
         """Split the tests: return one `Tests` per test."""
-        if self.calls:
-            return [dataclasses.replace(self, calls=(call,)) for call in self.calls]
-        return [dataclasses.replace(self, sources=(source,)) for source in self.sources]
-
-    @property
-    def count(self) -> int:
-        """Number of tests."""
-        return len(self.calls) or len(self.sources)
+        return [dataclasses.replace(self, tests=(each,)) for each in self.tests]
 
     def job(self) -> dict[str, Any]:  # Any: JSON
         """Return the job for the judge's program."""
-        return {
-            "setup": self.setup,
-            "tests": self.sources,
-            "call": self.calls,
-            "names": self.names,
-            **(self.seen or names_for_judge(self)),
-            "live": self.classes,
-            "in_place": self.in_place,
-            "varies": self.varies,
-            "module": self.module,
-            "operators": self.operators,
-            "folder": self.folder,
-        }
-
-
-def names_for_judge(tests: Tests) -> dict[str, list[str]]:
-    """Return the modules that the tests use, and the names that they define."""
-    whole = "\n".join((tests.setup, *tests.sources))
-    modules = undefined(whole) & set(sys.stdlib_module_names) - set(tests.names)
-    return {"modules": sorted(modules), "own": sorted(bound(whole))}
+        names = ("sources", "tests", "module", "functions", "in_place")
+        return {name: getattr(self, name) for name in names}
 
 
 # Any: a row of a user's data set.
@@ -81,112 +55,196 @@ def tests_of(task: Mapping[str, Any], lines: Sequence[str]) -> list[Tests]:
 
     Raises ConfigurationError for a source that does not parse or contains no test.
     """
-    entry = task.get("entry_point", "")
-    whole = Tests(
-        (),
-        setup=str(task.get("test_setup_code", "")),
-        in_place=_functions_of(task, "in_place"),
-        varies=_functions_of(task, "varies"),
-        module=str(task.get("module", "solution")),
-        operators=tuple(map(str, task.get("operators", ()))),
-    )
+    entry, setup = task.get("entry_point", ""), str(task.get("test_setup_code", ""))
     found = []
-    every = tuple(map(str, task.get("test_list", ())))
-    if every:
-        checked = _named(task, dataclasses.replace(whole, sources=every), lines=True)
-        found += [dataclasses.replace(checked, sources=tuple(lines))] if lines else []
+    if lines:
+        found.append(Tests((setup,), tuple(lines)))
     if "test" in task:
         if not isinstance(entry, str) or not entry.isidentifier():
             raise no_function(entry)
-        context = f"{_context(task.get('prompt'), entry)}\n{whole.setup}"
-        if "check" not in {getattr(node, "name", "") for node in parsed(str(task["test"])).body}:
+        source = str(task["test"])
+        if "check" not in {getattr(node, "name", "") for node in parsed(source).body}:
             raise ConfigurationError("the task's test does not define check(candidate)")
-        check = dataclasses.replace(whole, sources=(str(task["test"]),), setup=context)
-        check = dataclasses.replace(check, calls=(f"check({entry})",))
-        found.append(_named(task, check, lines=False))
+        context = "\n".join(definitions(task.get("prompt"), entry))
+        found.append(Tests((context, setup, source), (f"check({entry})",)))
     if "tests" in task:
         source = str(task["tests"])
-        calls = _functions(source)
-        module = dataclasses.replace(whole, sources=(source,), calls=calls)
-        found.append(_named(task, module, lines=False))
+        found.append(Tests((setup, source), _named(source)))
+    return [_placed(each, task) for each in found]
+
+
+def _placed(tests: Tests, task: Mapping[str, Any]) -> Tests:
+    """Decide where tests run, from what they do with the submission. Raises ConfigurationError."""
+    sources = [each for each in (*tests.sources, *tests.tests) if not _is_name(each)]
+    for source in sources:
+        _compile(source)
+    module, entry = str(task.get("module", "solution")), str(task.get("entry_point", ""))
+    unknown, modules = undefined("\n".join(sources))
+    imports = [f"import {each}" for each in sorted(modules)]
+    found = level([*imports, *sources], frozenset(unknown), module, entry)
+    listed = task.get("in_place", False)
+    whole = found.functions.values() if listed is True else listed or ()
+    return dataclasses.replace(
+        tests,
+        sources=("\n".join(imports), *tests.sources),
+        module=module,
+        functions=dict(found.functions),
+        in_place={
+            name: ALL in places or sorted(places, key=str)
+            for name, places in found.in_place.items()
+        }
+        | dict.fromkeys(whole, True),
+        shared="the task says that calls share state" if task.get("stateful") else found.shared,
+    )
+
+
+def _compile(source: str) -> None:
+    """Raise ConfigurationError for what parses and does not compile, such as a `return` outside of a function."""
+    parsed(source)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as a comparison by `is` with a literal
+            compile(source.strip(), "test", "exec", dont_inherit=True)
+    except UNPARSABLE as error:
+        raise ConfigurationError(f"test {source[:80]!r} does not compile: {error}") from error
+
+
+_FUTURE = re.compile(r"(?m)^from __future__ import .*")
+
+
+def _is_name(test: str) -> bool:
+    return all(each.isidentifier() for each in test.split("."))
+
+
+def undefined(source: str) -> tuple[set[str], set[str]]:
+    """Return the global names that `source` reads and does not define: those of the submission, and modules.
+
+    A name of the standard library's modules that is not called is that module.
+    """
+    made, read = set[str](), set[str]()
+    # It would have to come first, but here sources are joined.
+    source = _FUTURE.sub("pass", source)
+    tree = parsed(source)
+    try:
+        waiting = [symtable.symtable(source.strip(), "test", "exec")]
+    except (SyntaxError, RecursionError) as error:
+        raise ConfigurationError(f"test {source[:80]!r} does not compile: {error}") from error
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        top = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            is_made = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+            if is_made and (top or symbol.is_declared_global()):
+                made.add(symbol.get_name())
+            if symbol.is_referenced() and (top or symbol.is_global()):
+                read.add(symbol.get_name())
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    unknown = read - made - _KNOWN - _starred(source)
+    modules = unknown & (sys.stdlib_module_names - called)
+    return unknown - modules, modules
+
+
+def _starred(source: str) -> set[str]:
+    """Return the names that `from module import *` brings from modules of the standard library."""
+    found = set[str]()
+    for node in ast.walk(parsed(source)):
+        match node:
+            case ast.ImportFrom(module=str(name), names=[ast.alias(name="*")]) if (
+                name.partition(".")[0] in sys.stdlib_module_names
+            ):
+                module = importlib.import_module(name)
+                found.update(getattr(module, "__all__", None) or vars(module))
     return found
-
-
-def _named(task: Mapping[str, Any], tests: Tests, *, lines: bool) -> Tests:
-    """Fill in the names and classes of the submission. Raises ConfigurationError."""
-    for source in (tests.setup, *tests.sources):
-        parsed(source)
-    names = of_submission(task, tests.setup, tests.sources, lines=lines, module=tests.module)
-    classes = classes_of(task, (tests.setup, *tests.sources))
-    return dataclasses.replace(tests, names=names, classes=classes)
-
-
-def _functions_of(task: Mapping[str, Any], key: str) -> bool | tuple[str, ...]:
-    """Return the functions that a key of the task lists; True for every function."""
-    value = task.get(key, False)
-    return value if isinstance(value, bool) else tuple(map(str, value))
 
 
 def load_tests(folder: Path) -> Tests:
     """Load the tests of a folder with a judge.py. Raises ConfigurationError if they are unusable."""
-    source = Folder(folder, "the folder of tests").text("judge.py")
+    files = Folder(folder, "the folder of tests")
+    source = files.text("judge.py")
     if source is None:
         raise ConfigurationError(f"there is no {folder / 'judge.py'}")
-    return _named({}, Tests((source,), _functions(source), folder=True), lines=False)
+    names = [os.fsdecode(each.name) for each in files.entries() if each.name.endswith(b".py")]
+    levels = (level_of_judge(files.text(name, errors="replace") or "") for name in names)
+    return Tests((source,), _named(source), shared=next(filter(None, levels), ""))
 
 
-def parsed(source: str) -> ast.Module:
-    """Parse trusted source. Raises ConfigurationError for a syntax error."""
-    try:
-        return parse(source.strip())
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigurationError(f"test {source[:80]!r} does not parse: {error}") from error
-
-
-def _functions(source: str) -> tuple[str, ...]:
-    """Return a call of each test function of a module, in their order."""
-    calls = []
-    for node in parsed(source).body:
-        match node:
-            case ast.FunctionDef(name=name) if name.startswith("test"):
-                arguments = node.args
-                required = len(arguments.args) - len(arguments.defaults)
-                if required or node.decorator_list:
-                    raise ConfigurationError(
-                        f"test {name!r} has arguments or decorators; only plain functions can be run"
-                    )
-                calls.append(f"{name}()")
-            case ast.ClassDef(name=name) if name.startswith("Test"):
-                raise ConfigurationError(f"test class {name!r}: only plain functions can be run")
-            case _:
-                pass
-    if not calls:
+def _named(source: str) -> tuple[str, ...]:
+    """Return the names of a module's tests: functions, and methods of its classes, in their order."""
+    body, found = parsed(source).body, list[str]()
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    functions = [node for node in ast.walk(parsed(source)) if isinstance(node, _FUNCTIONS)]
+    decorators = [each for node in functions for each in node.decorator_list]
+    if any("fixture" in ast.unparse(each) for each in decorators):
+        raise ConfigurationError(
+            "the tests have fixtures, which need pytest: write setup_method() or plain functions"
+        )
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            found += _of_class(node, "", classes)
+        elif isinstance(node, _FUNCTIONS) and node.name.startswith("test"):
+            _refuse_arguments(node, 0)
+            if node.decorator_list:
+                raise ConfigurationError(
+                    f"test {node.name!r} has decorators; only plain functions can be run"
+                )
+            found.append(node.name)
+    if not found:
         raise ConfigurationError("the tests have no function whose name starts with 'test'")
-    return tuple(calls)
+    return tuple(found)
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_Classes = Mapping[str, ast.ClassDef]
+
+
+def _of_class(node: ast.ClassDef, outside: str, classes: _Classes) -> list[str]:
+    """Return the names of the tests of a class, of its bases, and of the classes inside of it."""
+    line = list(_line(node, classes))
+    bases = [ast.unparse(base) for each in line for base in each.bases]
+    case = any(base.endswith("TestCase") for base in bases)
+    if not case and not node.name.startswith("Test"):
+        return []
+    found, where = dict[str, None](), f"{outside}{node.name}."
+    for each in [part for kind in reversed(line) for part in kind.body]:
+        if isinstance(each, _FUNCTIONS) and each.name.startswith("test"):
+            _refuse_arguments(each, 1)
+            found[f"{where}{each.name}"] = None
+        elif isinstance(each, ast.ClassDef) and not case:
+            found.update(dict.fromkeys(_of_class(each, where, classes)))
+    return list(found)
+
+
+def _line(node: ast.ClassDef, classes: _Classes) -> Iterator[ast.ClassDef]:
+    """Yield a class and those of its base classes that the tests define."""
+    yield node
+    for base in node.bases:
+        if isinstance(base, ast.Name) and classes.get(base.id, node) is not node:
+            yield from _line(classes[base.id], {k: v for k, v in classes.items() if v is not node})
+
+
+def _refuse_arguments(node: ast.FunctionDef | ast.AsyncFunctionDef, own: int) -> None:
+    if len(node.args.args) - len(node.args.defaults) > own:
+        raise ConfigurationError(
+            f"test {node.name!r} has arguments; only functions without, and methods, can be run"
+        )
 
 
 # Any: a prompt may be text or messages.
-def _context(prompt: Any, entry_point: str) -> str:
-    """Return all definitions but `entry_point` in a prompt that is code, as in HumanEval.
-
-    Returns "" for a prompt that is not code.
-    """
+def definitions(prompt: Any, entry_point: str) -> list[str]:
+    """Return the imports and definitions, but `entry_point`, of a prompt that is code, as in HumanEval."""
     if not isinstance(prompt, str):
-        return ""
-    module = _parsed_prompt(prompt) or _parsed_prompt(f"{prompt.rstrip()}\n    pass\n")
+        return []
+    module = parse_or_none(prompt) or parse_or_none(f"{prompt.rstrip()}\n    pass\n")
     if module is None:
-        return ""
-    module.body = [
-        node
+        return []
+    return [
+        ast.unparse(node)
         for node in module.body
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign))
         and getattr(node, "name", "") != entry_point
     ]
-    return ast.unparse(module)
-
-
-def _parsed_prompt(source: str) -> ast.Module | None:
-    try:
-        return parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None

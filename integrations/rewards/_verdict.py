@@ -1,7 +1,7 @@
 """The verdict that every grader returns: outcome, score, and whether the policy is to blame."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -98,12 +98,15 @@ class Verdict(Displayable):
 class Grader(Protocol):
     """Grades one submission for one task, in sandboxes that it creates in the session.
 
-    It does not raise infrastructure errors: after its retries the outcome is INFRA_ERROR. Raises
+    `grade` returns an Operation, as that of `HostCompare` and `Program` does, or is a coroutine function. Trainers
+    await it on sandboxkit's background loop, where other graders can be awaited and nothing may block. It does not raise infrastructure errors: after its retries the outcome is INFRA_ERROR. Raises
     ConfigurationError for a task that it cannot grade.
     """
 
     # Any: a task is a row of a user's data set; each grader documents the keys that it reads.
-    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+    def grade(
+        self, session: Session, submission: str, task: Mapping[str, Any]
+    ) -> Awaitable[Verdict]:
         """Grade `submission` for `task`."""
         ...
 

@@ -1,4 +1,4 @@
-"""The ASGI application: its middleware and its routes."""
+"""The ASGI application: its middleware and its routes, and SandboxFusion's requests in terms of ours."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 import sandboxkit
-from sandboxkit.integrations.serve import _fusion
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve._admission import RETRY_AFTER, BusyError
 from sandboxkit.integrations.serve._bodies import reading
 from sandboxkit.integrations.serve._config import ServiceConfig
@@ -19,6 +19,7 @@ from sandboxkit.integrations.serve._gate import EACH, Client, RequireToken
 from sandboxkit.integrations.serve._lending import lending
 from sandboxkit.integrations.serve._metrics import RecordRequests
 from sandboxkit.integrations.serve._models import (
+    CompilerResult,
     FusionRequest,
     GradeLine,
     GradeRequest,
@@ -27,6 +28,12 @@ from sandboxkit.integrations.serve._models import (
     ScoreRequest,
 )
 from sandboxkit.integrations.serve._replica import Replica
+
+_RETRY_STATUS = 504
+"""The status after which the client retries the request."""
+_PATIENCE = 8.0
+"""Seconds to wait beyond the sum of a request's two timeouts; verl itself waits 10 s beyond it."""
+_DATA = "/workspace/"
 
 
 def create_app(config: ServiceConfig | None = None) -> FastAPI:
@@ -112,17 +119,17 @@ def _add_running(app: FastAPI, replica: Replica) -> None:
         body: FusionRequest, client: Client, request: Request
     ) -> dict[str, Any]:  # Any: JSON
         """Run a program like SandboxFusion's `/run_code`. 504: the service is busy or its backend failed."""
-        wanted = _fusion.request_of(body)
+        wanted = _request_of(body)
         try:
-            async with asyncio.timeout(_fusion.longest(body)):
+            async with asyncio.timeout(_longest(body)):
                 [result] = await whole(request, replica.run(client, wanted, None))
         except BusyError as error:
-            raise HTTPException(_fusion.RETRY_STATUS, str(error)) from error
+            raise HTTPException(_RETRY_STATUS, str(error)) from error
         except TimeoutError as error:
-            raise HTTPException(_fusion.RETRY_STATUS, "no sandbox was free in time") from error
+            raise HTTPException(_RETRY_STATUS, "no sandbox was free in time") from error
         if isinstance(result, str):
-            raise HTTPException(_fusion.RETRY_STATUS, result)
-        return _fusion.response_of(result)
+            raise HTTPException(_RETRY_STATUS, result)
+        return _response_of(result)
 
 
 def _add_health(app: FastAPI, replica: Replica) -> None:
@@ -143,3 +150,67 @@ def _add_health(app: FastAPI, replica: Replica) -> None:
     async def metrics() -> Response:
         """Return metrics in Prometheus' text format."""
         return Response(replica.page(), media_type="text/plain; version=0.0.4")
+
+
+def _request_of(body: FusionRequest) -> RunRequest:
+    """Convert a SandboxFusion request to a RunRequest. Raises ConfigurationError for `fetch_files`.
+
+    The language needs no conversion: `language_of` knows SandboxFusion's names.
+    """
+    if body.fetch_files:
+        raise ConfigurationError("fetch_files: this service returns no files; print the content")
+    files = {_path(name): content or b"" for name, content in body.files.items()}
+    return RunRequest.model_construct(
+        code=body.code,
+        language=body.language,
+        stdin=body.stdin or "",
+        files=files,
+        timeout=body.run_timeout,
+        compile_timeout=body.compile_timeout,
+        memory_mb=body.memory_limit_MB if body.memory_limit_MB > 0 else None,
+    )
+
+
+def _longest(body: FusionRequest) -> float:
+    """Return the time limit of a request in seconds, shortly before the client's own timeout."""
+    return body.compile_timeout + body.run_timeout + _PATIENCE
+
+
+def _response_of(result: RunResult) -> dict[str, Any]:  # Any: JSON
+    """Convert a program's result to SandboxFusion's response."""
+    ran = result.outcome != "compile_error"
+    finished = result.outcome == "exited"
+    return {
+        "status": "Success" if finished and result.returncode == 0 else "Failed",
+        "message": result.detail,
+        "compile_result": None if result.compiler is None else _compiled(result.compiler),
+        "run_result": _ran(result) if ran else None,
+        "executor_pod_name": None,
+        "files": {},
+    }
+
+
+def _compiled(compiler: CompilerResult) -> dict[str, Any]:
+    ended = "Finished" if compiler.returncode is not None else "Error"
+    return {
+        "status": "TimeLimitExceeded" if compiler.timed_out else ended,
+        "execution_time": compiler.seconds,
+        "return_code": compiler.returncode,
+        "stdout": compiler.stdout,
+        "stderr": compiler.stderr,
+    }
+
+
+def _ran(result: RunResult) -> dict[str, Any]:
+    other = "TimeLimitExceeded" if result.outcome == "timeout" else "Error"
+    return {
+        "status": "Finished" if result.outcome == "exited" else other,
+        "execution_time": result.seconds,
+        "return_code": result.returncode,
+        "stdout": result.stdout,
+        "stderr": result.stderr or result.detail,
+    }
+
+
+def _path(name: str) -> str:
+    return name if name.startswith("/") else _DATA + name

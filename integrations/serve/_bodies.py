@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._rows import with_lists
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.serve._workers import Workers
 
@@ -84,6 +85,10 @@ def read_label(label: dict[str, Any] | str) -> dict[str, Any]:
 
 def check_task(task: Mapping[str, Any]) -> None:  # Any: JSON that a client sent
     """Raise ConfigurationError for a task of more tests than the service parses."""
+    for name in ("cases", "test_list"):
+        if isinstance(text := task.get(name), str):
+            _check_values(text.encode(errors="replace"))
+    task = with_lists(task)
     for name in _SOURCES:
         value = task.get(name)
         lines = value if isinstance(value, list) else [value]

@@ -1,25 +1,40 @@
-"""One replica: its sessions, its limits, and the jobs that requests start."""
+"""One replica: its sessions, its limits, and the jobs that requests start: gradings, programs and commands."""
 
 import asyncio
 import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from sandboxkit import SandboxError, Session
-from sandboxkit.integrations.rewards import Limits, Outcome, Verdict, grading_session
-from sandboxkit.integrations.serve import _allowance, _source
+from sandboxkit import ConfigurationError, SandboxError, Session
+from sandboxkit.integrations.rewards import (
+    Grader,
+    Limits,
+    Outcome,
+    Verdict,
+    extract_code,
+    grading_session,
+    run_program,
+)
+from sandboxkit.integrations.rewards.programs import (
+    ProgramInput,
+    SourceRun,
+    language_of,
+    run_source,
+)
+from sandboxkit.integrations.serve import _allowance
 from sandboxkit.integrations.serve._admission import Admission
-from sandboxkit.integrations.serve._bodies import read_label
+from sandboxkit.integrations.serve._bodies import check_task, read_label
 from sandboxkit.integrations.serve._config import ServiceConfig
-from sandboxkit.integrations.serve._grading import GradingQueue
+from sandboxkit.integrations.serve._fair_room import FairRoom
 from sandboxkit.integrations.serve._job import Job, Jobs
 from sandboxkit.integrations.serve._metrics import ServiceMetrics
 from sandboxkit.integrations.serve._models import (
+    CompilerResult,
     ExecRequest,
     GradeLine,
     GradeRequest,
@@ -38,9 +53,13 @@ _READY_SECONDS = 5.0
 
 _LABEL = 16 << 10
 """Characters of a label that are parsed in this process."""
+_TASK, _TEXTS = 2 << 10, 64 << 10
+"""Characters of a task's tests and of completions that are parsed in this process."""
+_PYTHON = "python"
 
 Ran = RunResult | str
 """A program's result, or the reason why there is none."""
+Numbered = tuple[int, Verdict]
 
 
 class Replica:
@@ -122,7 +141,7 @@ class Replica:
         the service's deadline, for memory beyond the service's, and if the key was used with another request.
         """
         self._check_memory(body.memory_mb)
-        _source.check(body, self._config.deadline)
+        _check_timeouts(body, self._config.deadline)
         return self._job(self._runs, client, key, body, lambda: self._ran(client, body))
 
     def exec(self, client: Token, sandbox_id: str, body: ExecRequest) -> Job[RunResult]:
@@ -182,7 +201,7 @@ class Replica:
         try:
             async with asyncio.timeout(self._config.deadline):  # includes the time in the queue
                 async with self._grading.room.place(client.name):
-                    result = await _source.ran(self._session, body, limits)
+                    result = await _run(self._session, body, limits)
         except TimeoutError:
             detail = f"not run within deadline={self._config.deadline:g} s"
             result = Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
@@ -192,3 +211,129 @@ class Replica:
             return
         self.metrics.outcomes.labels(client.name, result.outcome).inc()
         yield result
+
+
+class GradingQueue:
+    """Grades submissions in one session."""
+
+    def __init__(self, session: Session, grader: Grader, workers: Workers) -> None:
+        self._session, self._grader, self._workers = session, grader, workers
+        # The cases of more submissions would interleave, and all would finish late; and what waits in the
+        # session's own queue would be ahead of other clients' work.
+        self.room = FairRoom(session.pool or 64)
+
+    async def grade(
+        self,
+        client: str,
+        task: Mapping[str, Any],  # Any: JSON, which the grader checks
+        submissions: Sequence[str],
+        *,
+        extract: bool,
+        deadline: float,
+    ) -> AsyncGenerator[Numbered, None]:
+        """Yield the verdict of each submission with its index, in the order in which they finish.
+
+        With `extract` the submissions are completions, from which the code is extracted. Submissions
+        without a verdict after `deadline` seconds are cancelled and masked. Closing the generator
+        cancels those in progress. Raises ConfigurationError for a task that cannot be graded.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline
+        check_task(task)
+        if prepared := getattr(self._grader, "prepared", None):
+            task = await self._workers.run(client, _TASK, prepared, task)
+        codes: Sequence[str | None] = submissions
+        if extract:
+            codes = await self._workers.run(client, _TEXTS, _extracted, submissions)
+        pending = {
+            asyncio.create_task(self._one(index, client, task, code))
+            for index, code in enumerate(codes)
+        }
+        left = set(range(len(submissions)))
+        try:
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending,
+                    timeout=max(0.0, end - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not done:
+                    break
+                for each in done:
+                    index, verdict = each.result()
+                    left.discard(index)
+                    yield index, verdict
+        finally:
+            for each in pending:
+                each.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        for index in sorted(left):
+            detail = f"not graded within deadline={deadline:g} s"
+            yield index, Verdict(Outcome.INFRA_ERROR, 0.0, "infra", detail)
+
+    async def _one(
+        self, index: int, client: str, task: Mapping[str, Any], code: str | None
+    ) -> Numbered:
+        if code is None:
+            return index, Verdict(Outcome.FAILED, 0.0, "policy", "no code in the completion")
+        async with self.room.place(client):
+            return index, await self._grader.grade(self._session, code, task)
+
+
+def _extracted(texts: Sequence[str]) -> list[str | None]:
+    return [extract_code(text) for text in texts]
+
+
+def _check_timeouts(body: RunRequest, deadline: float) -> None:
+    """Raise ConfigurationError for an unknown language, and for a timeout not below `deadline`."""
+    timeouts = {"timeout": body.timeout}
+    if language_of(body.language).compile:
+        timeouts["compile_timeout"] = body.compile_timeout
+    for name, seconds in timeouts.items():
+        if seconds >= deadline:
+            raise ConfigurationError(
+                f"{name}={seconds:g} is not below the service's deadline of {deadline:g} s"
+            )
+
+
+async def _run(session: Session, body: RunRequest, limits: Limits) -> RunResult | Verdict:
+    """Run a program within `limits`; return the Verdict INFRA_ERROR if the infrastructure failed.
+
+    Raises ConfigurationError if sandboxes lack the language's compiler or run time.
+    """
+    stdin = body.stdin.encode()
+    if language_of(body.language).name == _PYTHON:
+        ended = await run_program(session, body.code, stdin=stdin, files=body.files, limits=limits)
+        if isinstance(ended, Verdict) and ended.outcome is Outcome.INFRA_ERROR:
+            return ended
+        return RunResult.of(ended)
+    compiling = dataclasses.replace(limits, timeout=body.compile_timeout, wall=body.compile_timeout)
+    given = ProgramInput(stdin, files=body.files)
+    run = await run_source(session, body.language, body.code, given, limits, compiling)
+    if run.verdict is not None and run.verdict.outcome is Outcome.INFRA_ERROR:
+        return run.verdict
+    return _result(run).model_copy(update={"compiler": _compiler(run)})
+
+
+def _result(run: SourceRun) -> RunResult:
+    result, verdict = run.result, run.verdict
+    if verdict is None or (verdict.outcome is Outcome.RUNTIME_ERROR and result is not None):
+        assert result is not None
+        return RunResult.of(result)
+    if verdict.outcome is Outcome.RUNTIME_ERROR:  # ended by SIGKILL, in another sandbox as well
+        return RunResult(outcome="killed", returncode=None, detail=verdict.detail)
+    return RunResult.of(verdict)
+
+
+def _compiler(run: SourceRun) -> CompilerResult | None:
+    result, exceeded = run.compiler, run.compiler_exceeded
+    if result is not None:
+        return CompilerResult(
+            returncode=result.returncode,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            seconds=result.duration,
+        )
+    if exceeded is None or run.verdict is None:
+        return None
+    return CompilerResult(timed_out=exceeded is Outcome.TIMEOUT, stderr=run.verdict.detail)

@@ -8,6 +8,7 @@ has an owner, `ServiceConfig.lease` seconds after the owner's last link.
 import asyncio
 import contextlib
 import dataclasses
+import json
 import logging
 import time
 from collections import Counter
@@ -31,10 +32,8 @@ from sandboxkit import (
 from sandboxkit.integrations.serve import _allowance
 from sandboxkit.integrations.serve._admission import BusyError
 from sandboxkit.integrations.serve._config import ServiceConfig
-from sandboxkit.integrations.serve._lent_tags import CLIENT, pack, unpack
 from sandboxkit.integrations.serve._models import ExecRequest, RunResult, SandboxRequest
 from sandboxkit.integrations.serve._tokens import Token
-from sandboxkit.provider import Provider
 from sandboxkit.types import SandboxInfo
 
 _log = logging.getLogger(__name__)
@@ -169,7 +168,7 @@ class ClientSandboxes:
 
     def _check_link(self) -> None:
         provider = self._session.provider
-        if type(provider).open_link is Provider.open_link:
+        if not provider.has("open_link"):
             raise ConfigurationError(
                 f"the service's provider {provider.name!r} has no agent in its sandboxes, so it cannot lend "
                 "them to a Session; run `sandboxkit serve` with another provider"
@@ -202,7 +201,7 @@ class ClientSandboxes:
     async def _info(self, client: Token, sandbox_id: str) -> SandboxInfo:
         """Describe a client's sandbox. Raises SandboxNotFoundError, also for another client's."""
         try:
-            info = await Operation(self._session.provider.get(sandbox_id))
+            info = await Operation(self._session.provider.box(sandbox_id).info())
             if info.tags.get(CLIENT) == client.name:
                 return info
         except SandboxNotFoundError:
@@ -226,7 +225,7 @@ class ClientSandboxes:
 
         Raises ProviderUnavailableError for an owner's link if another replica started the sandbox,
         because that replica would stop it; BusyError beyond 64 links to the sandbox; and the errors of
-        `Provider.open_link`.
+        `Box.open_link`.
         """
         await self.find(client, sandbox_id)
         lent = self._made.get(sandbox_id)
@@ -242,7 +241,7 @@ class ClientSandboxes:
         if owned is not None:
             owned.links += 1
         try:
-            yield await Operation(self._session.provider.open_link(sandbox_id))
+            yield await Operation(self._session.provider.box(sandbox_id).open_link())
         finally:
             self._links[sandbox_id] -= 1
             if not self._links[sandbox_id]:
@@ -264,12 +263,12 @@ class ClientSandboxes:
     async def why_ended(self, client: Token, sandbox_id: str) -> SandboxError:
         """Return the error for a sandbox that has ended. Raises SandboxNotFoundError for an unknown one."""
         await self.find(client, sandbox_id)
-        return await Operation(self._session.provider.why_ended(sandbox_id))
+        return await Operation(self._session.provider.box(sandbox_id).why_ended())
 
     async def usage(self, client: Token, sandbox_id: str) -> dict[str, Any] | None:
         """Return a sandbox's resource usage; None if the backend does not report it."""
         await self.find(client, sandbox_id)
-        usage = await Operation(self._session.provider.usage(sandbox_id))
+        usage = await Operation(self._session.provider.box(sandbox_id).usage())
         return None if usage is None else dataclasses.asdict(usage)
 
     async def exec(
@@ -294,7 +293,7 @@ class ClientSandboxes:
     async def read(self, client: Token, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
         """Yield a file's content in pieces, no faster than they are taken. Raises SandboxFileError."""
         await (await self.find(client, sandbox_id)).stat(path)
-        pieces = self._session.provider.read_pieces(sandbox_id, path, max_bytes=_FILE)
+        pieces = self._session.provider.box(sandbox_id).read_pieces(path, max_bytes=_FILE)
 
         lock = anyio.Lock()  # a step that was cancelled may take a moment to end
 
@@ -340,3 +339,28 @@ def _described(info: SandboxInfo) -> dict[str, Any]:
         "created_at": info.created_at,
         "expires_at": info.expires_at,
     }
+
+
+CLIENT = "serve.client"
+"""The key of the tag with the client's name."""
+_PACKED = "serve.tags."
+_PIECE = 256
+_LONGEST = 16 << 10
+
+
+def pack(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags that encode `tags`, under keys that every backend accepts. Raises ConfigurationError."""
+    text = json.dumps(dict(tags), separators=(",", ":"))
+    if len(text) > _LONGEST or not "".join([*tags, *tags.values()]).isprintable():
+        raise ConfigurationError(
+            f"tags={text[:100]!r}: use printable strings, in all at most {_LONGEST} characters as JSON"
+        )
+    pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    return {f"{_PACKED}{number}": piece for number, piece in enumerate(pieces)}
+
+
+def unpack(stored: Mapping[str, str]) -> dict[str, str]:
+    """Return the client's own tags of a sandbox, from all its tags `stored`."""
+    numbers = sorted(int(key.removeprefix(_PACKED)) for key in stored if key.startswith(_PACKED))
+    text = "".join(stored[f"{_PACKED}{number}"] for number in numbers)
+    return dict(json.loads(text or "{}"))

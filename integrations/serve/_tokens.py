@@ -48,7 +48,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
     if path.stat().st_mode & 0o077:
         _log.warning("warning: other users of this machine may read %s: chmod 600 it", path)
     tokens = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text().split("\n"), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue

@@ -1,6 +1,5 @@
 """The executor that runs the code of a smolagents CodeAgent in a sandbox."""
 
-import inspect
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,17 +16,12 @@ from smolagents.tools import get_tools_definition_code
 from smolagents.utils import truncate_content
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxError, Session
+from sandboxkit.bundle import bundle
 from sandboxkit.integrations.smolagents import _in_sandbox
 from sandboxkit.kernel import CellOutcome, CellResult, Kernel
 
 T = TypeVar("T")
-_MODULE = "sandboxkit_smolagents"
-_BOOT = """\
-import sys, types
-module = sys.modules[name] = types.ModuleType(name)
-exec(compile(source, name, "exec"), vars(module))
-module.display = display
-"""
+_BOOT = bundle("sandboxkit.integrations.smolagents", "_in_sandbox") + "module.display = display"
 _OUTPUT_LIMIT = 2 * _in_sandbox.MOST_FINAL + (1 << 16)
 """In bytes. A kernel truncates displayed values at half of its output limit."""
 _GRACE_SECONDS = 5.0
@@ -186,11 +180,9 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
             kernel = self._sandbox.python(
                 python=self._python, ipykernel=False, output_limit=_OUTPUT_LIMIT
             )
-            source = inspect.getsource(_in_sandbox)
-            names = f"{{'name': {_MODULE!r}, 'source': {source!r}, 'display': display}}"
             try:
                 self._kernel = await kernel.start()
-                await self._set_up(f"exec({_BOOT!r}, {names})")
+                await self._set_up(f"exec({_BOOT!r}, {{'display': display}})")
                 await self._send(self._variables)
                 if self._tools:
                     await self._set_up(f"{self._tools}\n{_call('finish_with_answer')}")
@@ -254,7 +246,7 @@ class SandboxkitExecutor(PythonExecutor):  # type: ignore[misc]  # smolagents sh
 
 def _call(function: str, *arguments: object) -> str:
     """Return a cell that calls a function of `_in_sandbox`, even if the agent's code redefines its name."""
-    return f"__import__({_MODULE!r}).{function}(*{arguments!r})"
+    return f"__import__({_in_sandbox.__name__!r}, None, None, '*').{function}(*{arguments!r})"
 
 
 def _encoded(result: CellResult) -> list[Any]:  # Any: JSON that the sandbox wrote

@@ -15,10 +15,10 @@ from sandboxkit.integrations.rewards import (
     Outcome,
     Phase,
     Verdict,
-    outlived,
+    time_for_calls,
     verdict_of,
 )
-from sandboxkit.integrations.swe._grading import grade, make_sandbox
+from sandboxkit.integrations.swe._grading import grade, make_sandbox, with_image
 from sandboxkit.integrations.swe._setups import TaskSetups
 from sandboxkit.integrations.swe._task import Task
 
@@ -33,7 +33,8 @@ class SweConfig:
     max_tokens: int | None = None
     """Maximum number of tokens, summed over `step(tokens=...)`; None: no limit."""
     tool_timeout: float = 120.0
-    """Time limit of each call in seconds, on the environment's clock."""
+    """Time limit of each call in seconds, on the environment's clock. All calls together may take half of the
+    sandbox's lifetime; then the episode is over."""
     observation_limit: int = 16_000
     """Maximum characters of an observation. The middle of a longer one is left out."""
     start_timeout: float = 600.0
@@ -59,7 +60,7 @@ class Metrics:
     masked: int = 0
     """Episodes without a reward, because the infrastructure failed."""
     shared: int = 0
-    """Verdicts with `trust="shared"`: the tests ran in the submission's sandbox."""
+    """Verdicts with `trust="shared"`: the tests ran programs in the submission's sandbox."""
     submitted: int = 0
     steps: int = 0
     tool_errors: int = 0
@@ -89,8 +90,8 @@ class _Episode:
     sandbox: Sandbox
     tools: Toolbox
     started: float
-    ready: float
-    """When the set-up was done and the policy began to work (monotonic seconds)."""
+    left: float
+    """Seconds that the policy's calls may still take."""
     steps: int = 0
     tokens: int = 0
     errors: int = 0
@@ -148,15 +149,17 @@ class SweEnv:
             observation_limit=self.config.observation_limit,
             clock=self.clock,
         )
-        self._episode = _Episode(task, sandbox, tools, started, time.monotonic())
+        left = time_for_calls(sandbox.spec.lifetime, self.config.tool_timeout)
+        self._episode = _Episode(task, sandbox, tools, started, left)
         return Step(task.instruction)
 
     async def _set_up(self, task: Task) -> Sandbox:
         """Return a started sandbox after the task's set-up, from `setups`' snapshot if there is one."""
-        seconds = self.config.start_timeout
+        task, seconds = await with_image(self.session, task), self.config.start_timeout
 
         async def prepared(snapshot: Snapshot | None = None) -> Sandbox:
             sandbox = make_sandbox(self.session, task, snapshot=snapshot)
+            time_for_calls(sandbox.spec.lifetime, self.config.tool_timeout)
             try:
                 await _start(sandbox, seconds)
                 if snapshot is None:
@@ -186,6 +189,7 @@ class SweEnv:
         episode.steps += 1
         episode.tokens += tokens
         self.metrics.steps += 1
+        begun = self.clock.time()
         try:
             result = await episode.tools.call(name, arguments)
         except TROUBLE as error:
@@ -193,9 +197,8 @@ class SweEnv:
             await stop_broken(episode.sandbox)
             ended = ToolResult("the sandbox ended", error=True)
             verdict = verdict_of(error, Phase.WORKED_IN)
-            if verdict.reward is None:
-                verdict = outlived(error, episode.sandbox, episode.ready) or verdict
             return self._over(episode, verdict, ended)
+        episode.left -= self.clock.time() - begun
         episode.errors += result.error
         self.metrics.tool_errors += result.error
         if result.submitted or self._spent(episode):
@@ -229,16 +232,14 @@ class SweEnv:
     def _spent(self, episode: _Episode) -> bool:
         limit = self.config.max_tokens
         out_of_tokens = limit is not None and episode.tokens >= limit
-        return out_of_tokens or episode.steps >= self.config.max_steps
+        return out_of_tokens or episode.steps >= self.config.max_steps or episode.left <= 0
 
     async def _finish(self, episode: _Episode, result: ToolResult) -> Step:
         try:
             await episode.tools.close()
             verdict = await grade(self.session, episode.task, episode.sandbox)
         except TROUBLE as error:
-            verdict = outlived(error, episode.sandbox, episode.ready) or verdict_of(
-                error, Phase.GRADED
-            )
+            verdict = verdict_of(error, Phase.GRADED)
         finally:
             self._episode = None
             await stop_broken(episode.sandbox)

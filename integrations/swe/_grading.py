@@ -1,9 +1,13 @@
 """Grades an agent's work on a task, by default in a sandbox that the agent never had access to."""
 
+from dataclasses import replace
+
 from sandboxkit import (
     CommandError,
     CommandFailedError,
     ConfigurationError,
+    Image,
+    Operation,
     ProviderUnavailableError,
     Sandbox,
     SandboxError,
@@ -22,20 +26,39 @@ from sandboxkit.integrations.rewards import (
     judge_folder,
     verdict_of,
 )
-from sandboxkit.integrations.swe._shared import MissingRewardError, kill_all, lay_out, run_tests
+from sandboxkit.integrations.swe._shared import (
+    MissingRewardError,
+    clean,
+    kill_all,
+    lay_out,
+    run_tests,
+)
 from sandboxkit.integrations.swe._task import Task
 
 _FILES_SECONDS = 900  # to start the sandboxes and to copy artefacts between them
 
 
-async def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 2) -> Verdict:
+def grade(session: Session, task: Task, agent: Sandbox, *, retries: int = 2) -> Operation[Verdict]:
     """Grade the agent's work and stop its sandbox.
 
     The task's artefacts are copied to a pristine sandbox of the task's image, where `setup.sh` does
     not run. With `task.in_place` the agent's own sandbox is graded. A `judge.py` runs in a separate
-    sandbox (trust "isolated"), a `test.sh` in the sandbox with the work (trust "shared").
+    sandbox (trust "isolated" if it only reads files), a `test.sh` in that of the work (trust "shared").
     """
+    return Operation(_grade(session, task, agent, retries))
 
+
+async def with_image(session: Session, task: Task) -> Task:
+    """Return the task with its image built, if that is a Dockerfile's; a build that is there is used."""
+    if not isinstance(task.image, Image):
+        return task
+    profile = session.sandbox().spec.profile
+    made = task.image.build(session.provider_name, profile=profile, network=task.build_network)
+    return replace(task, image=await made)
+
+
+async def _grade(session: Session, task: Task, agent: Sandbox, retries: int) -> Verdict:
+    task = await with_image(session, task)
     before: list[MissingRewardError] = []
 
     async def test(sandbox: Sandbox) -> Verdict:
@@ -65,14 +88,16 @@ def make_sandbox(
     """
     after = task.network or ("none" if task.setup_network is not None else None)
     before = task.setup_network or task.network
+    image = task.image
+    assert not isinstance(image, Image), "with_image() has not built it"
     limits = {
         "workdir": task.workdir,
         "memory_mb": task.memory_mb,
         "cpus": task.cpus,
         "network": task.test_network if tests else before if snapshot is None else after,
         "env": task.env or None,
-        "snapshot": snapshot,
-        "image": image_on(session.provider_name, task.image),
+        "snapshot": snapshot or (image if isinstance(image, Snapshot) else None),
+        "image": image_on(session.provider_name, image) if isinstance(image, str) else None,
     }
     given = {name: value for name, value in limits.items() if value is not None}
     made = session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
@@ -89,7 +114,8 @@ def make_sandbox(
 async def _judged(session: Session, subject: Sandbox, task: Task) -> Verdict:
     """Grade with `tests/judge.py`, which runs in a separate sandbox."""
     limits = Limits(timeout=task.test_timeout, deadline=_FILES_SECONDS + 2 * task.test_timeout)
-    return await judge_folder(session, subject, task.tests, limits)
+    env = await clean(subject, task)
+    return await judge_folder(session, subject, task.tests, limits, env=env)
 
 
 async def _shared(
@@ -191,6 +217,9 @@ async def _in_place(session: Session, agent: Sandbox, task: Task) -> Verdict:
         try:
             await lay_out(agent, task.tests)
         except (SandboxFileError, CommandError) as error:
+            verdict = await _whose(session, task, error)
+            if verdict.attributable_to != "policy":
+                return verdict
             detail = f"the tests cannot be laid out: {error}"
             return Verdict(Outcome.TAMPERED, 0.0, "policy", detail)
         return await _tested(session, agent, task, [])

@@ -5,7 +5,7 @@ have `trust="shared"`. Countermeasures: /tests and /logs are created anew before
 submission runs; the shell of `test.sh` is an execute-only copy, so its own user cannot read its
 memory or descriptors; every process of the tests is killed before the reward is read; links to the
 reward are refused; and a reward counts only with exit status 0, unless the task sets
-`reward_decides`. SHARED.md lists the remaining risks, none of which applies to `tests/judge.py`.
+`reward_decides`. SHARED.md lists the remaining risks, of which a `judge.py` that only reads files has none.
 """
 
 import json
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import (
+    CommandStartError,
     CommandTimeoutError,
     Sandbox,
     SandboxFileError,
@@ -30,7 +31,7 @@ from sandboxkit.types import FileType
 
 _TESTS, _LOGS, _REWARD = "/tests", "/logs/verifier", "/logs/verifier/reward.txt"
 _REWARDS = "/logs/verifier/reward.json"
-_SHELL, _HOME = "/logs/shell", "/logs/home"
+_SHELL = "/logs/shell"
 _MAX_SCRIPT = 8 << 20
 _MAX_REWARD = 100
 _MAX_REWARDS = 64 * 1024
@@ -44,15 +45,20 @@ _OWN_PROCESSES = ("local", "docker")
 _CLOSE = f'cp "$BASH" {_SHELL} && chmod 0111 {_SHELL}'
 # `source` reads the whole script before its first line runs. The shell then waits until it is
 # killed together with its descendants.
-# The home folder of the tests' own programs must not hold files of the submission, such as usercustomize.py.
 _RUN = f"""
 read -r nonce
-for graded; do
-  case "$HOME/" in "$graded"/*) HOME={_HOME}; mkdir -p "$HOME" ;; esac
-done
+export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
 "$BASH" -c '. "$0"' {_TESTS}/test.sh </dev/null >&2
 printf '%s %s\\n' "$nonce" "$?"
 while :; do kill -STOP $$; done
+"""
+
+# A home folder in the artefacts may have a usercustomize.py; a .pyc may replace the tests' module of its name.
+_CLEAN = """
+for graded; do
+  find "$graded" -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null
+  case "$HOME/" in "$graded"/*) mkdir -p "$0" && printf %s "$0" ;; esac
+done
 """
 
 
@@ -67,9 +73,9 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
-        [_SHELL, "-c", _RUN, "bash", *(path.rstrip("/") for path in task.artefacts)],
+        [_SHELL, "-c", _RUN],
         cwd=task.workdir,
-        env=task.test_env,
+        env={**await clean(sandbox, task), **task.test_env},
         stdin=f"{nonce}\n",
         timeout=task.test_timeout,
     )
@@ -88,6 +94,17 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     if task.reward_decides:
         return await _read_reward(sandbox, detail)
     return await _read(sandbox, task.tests, int(status[1]), detail)
+
+
+async def clean(sandbox: Sandbox, task: Task) -> dict[str, str]:
+    """Remove compiled Python from the artefacts; return variables for the tests, whose home is elsewhere."""
+    home = f"/tmp/{secrets.token_hex(8)}"
+    argv = ["/bin/sh", "-c", _CLEAN, home, *(path.rstrip("/") for path in task.artefacts)]
+    try:
+        moved = (await sandbox.exec(argv, timeout=_SECONDS)).stdout
+    except CommandStartError:
+        moved = ""  # an image without a shell
+    return {"HOME": home} if moved else {}
 
 
 async def kill_all(sandbox: Sandbox) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError, Egress
+from sandboxkit import ConfigurationError, Egress, Image, Snapshot
 from sandboxkit.datasets import Folder
 from sandboxkit.images import RegistryImage
 from sandboxkit.integrations.swe.folder import (
     allowed,
     dockerfile,
+    public_network,
     read_settings,
     read_table,
     task_folder,
@@ -29,8 +30,10 @@ class Task:
     id: str
     instruction: str
     tests: Path
-    image: str | None = None
-    """Image of the sandboxes; None: the provider's default."""
+    image: str | Image | Snapshot | None = None
+    """Image of the sandboxes, which is built before the first one starts; None: the provider's default."""
+    build_network: Network = "none"
+    """Network of the image's build."""
     setup: str | None = None
     """A bash script that runs once in the agent's sandbox, after the seeds have been copied there."""
     seeds: Path | None = None
@@ -99,15 +102,15 @@ def load_task(folder: Path, *, allow_network: str | Collection[str] = ()) -> Tas
     The layout is `instruction.md`, `tests/judge.py` or `tests/test.sh` (`judge.py` wins) and,
     optionally, `image.txt`, `setup.sh`, `environment/seeds/`. Each top-level `test_...()` of
     judge.py is a check, which fails by raising. It runs in a sandbox without the submission and
-    reaches the submission through `import subject`. test.sh is in /tests, in the sandbox of the
+    reaches its files and programs through `import subject`. test.sh is in /tests, in the sandbox of the
     submission; it exits with status 0 on success and may write a score from 0 to 1 to
     /logs/verifier/reward.txt. A score above 0 with another exit status counts as tampering.
 
     `task.toml` may have a table `[sandboxkit]` with `in_place`, `artefacts`, `setup_timeout` and
     `setup_allow`, the names of the servers that `setup.sh` may reach, and Harbor's keys
     `environment.docker_image`, `.memory_mb`, `.cpus` and `verifier.timeout_sec`.
-    `environment/Dockerfile` is not built: the image must exist, as `docker_image` or as the FROM of
-    a Dockerfile that adds at most a WORKDIR.
+    The image is `docker_image`, or that of `environment/Dockerfile`, which is built before the task's first
+    sandbox if it adds more than a WORKDIR; the build has a network with `allow_network="internet"` alone.
 
     Somebody else may have made the folder: images are those of registries, no link may lead out of the
     folder, and `allow_network` has the servers that the task may name, or "internet" for all.
@@ -127,7 +130,7 @@ def load_task(folder: Path, *, allow_network: str | Collection[str] = ()) -> Tas
     environment = read_table(settings, "environment", folder)
     own = read_table(settings, "sandboxkit", folder)
     servers = own.get("setup_allow")
-    image, workdir = _image(folder, files, environment)
+    image, workdir = _image(files, environment)
     setup, seeds = files.text("setup.sh"), files.subfolder("environment/seeds")
     try:
         network = None if servers is None else Egress(allow=servers)
@@ -138,6 +141,7 @@ def load_task(folder: Path, *, allow_network: str | Collection[str] = ()) -> Tas
             tests=tests.path,
             judged=judged,
             image=image,
+            build_network=public_network(allow_network),
             setup=setup,
             seeds=seeds,
             workdir=workdir,
@@ -166,18 +170,10 @@ def _artefacts(paths: Any) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _image(folder: Path, files: Folder, environment: dict[str, Any]) -> tuple[str | None, str]:
+def _image(files: Folder, environment: dict[str, Any]) -> tuple[Image | str | None, str]:
     """Return the image and the agent's working directory."""
-    written = files.text("environment/Dockerfile")
-    base, given, more = dockerfile(written or "")
-    workdir = given or "/workspace"
+    image, workdir = dockerfile(files, "environment")
     named = environment.get("docker_image") or (files.text("image.txt") or "").strip()
-    if not named:
-        if written is None:
-            return None, workdir
-        if base is None or more:
-            raise ConfigurationError(
-                f"{folder / 'environment/Dockerfile'} needs a build ({sorted(more)}); build it "
-                "and name the image as docker_image under [environment] in task.toml, or in image.txt"
-            )
-    return RegistryImage(named or base, f"task {folder.name!r}"), workdir
+    if named:
+        image = RegistryImage(named, f"task {files.path.name!r}")
+    return image, workdir or "/workspace"

@@ -1,20 +1,18 @@
 """Reads a task's folder, which somebody else may have made, and checks what it asks of the caller's machine."""
 
-import posixpath
-import re
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError, Egress
+from sandboxkit import ConfigurationError, Egress, Image
 from sandboxkit.datasets import Folder
-from sandboxkit.types import Network
+from sandboxkit.types import Dockerfile, Network
 
 _MOST_SETTINGS = 32 << 10
 """Bytes of a `task.toml`: a dotted key takes a time that grows with the square of its length."""
 
-INTERNET = "internet"
+INTERNET: Network = "internet"
 
 
 def task_folder(folder: Path) -> Folder:
@@ -49,6 +47,12 @@ def allowed(
             )
 
 
+def public_network(allow_network: str | Collection[str]) -> Network:
+    """Return "internet" if the caller allows every network, else "none"."""
+    listed = (allow_network,) if isinstance(allow_network, str) else allow_network
+    return INTERNET if INTERNET in listed else "none"
+
+
 # Any: TOML values, here and below.
 def read_settings(folder: Folder) -> dict[str, Any]:
     """Parse a `task.toml`; return {} if it does not exist. Raises ConfigurationError for invalid TOML."""
@@ -71,26 +75,14 @@ def read_table(settings: dict[str, Any], name: str, folder: Path) -> dict[str, A
     return table
 
 
-def dockerfile(text: str) -> tuple[str | None, str | None, set[str]]:
-    """Parse a Dockerfile; return the last FROM image, the last WORKDIR and all instructions for a build.
+def dockerfile(files: Folder, where: str) -> tuple[Image | str | None, str | None]:
+    """Return the image of the Dockerfile in a task's folder `where`, and its last WORKDIR; None for none.
 
-    FROM, WORKDIR, CMD, ENTRYPOINT and LABEL need no build.
+    It is an image to build, or the name of its base if that with a WORKDIR is all.
     """
-    base: str | None = None
-    workdir: str | None = None
-    more, stages = set[str](), dict[str, str]()
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        word, _, rest = line.strip().partition(" ")
-        match word.upper():
-            case "FROM":
-                words = [each for each in rest.split() if not each.startswith("--")]
-                base, workdir = stages.get(words[0].lower(), words[0]) if words else None, None
-                if base is not None and len(words) == 3:
-                    stages[words[2].lower()] = base
-            case "WORKDIR":
-                workdir = posixpath.normpath(posixpath.join(workdir or "/", rest.strip()))
-            case "" | "CMD" | "ENTRYPOINT" | "LABEL":
-                pass
-            case other if not other.startswith("#"):
-                more.add(other)
-    return base, workdir, more
+    folder = files.subfolder(where)
+    if folder is None or files.find(f"{where}/Dockerfile") is None:
+        return None, None
+    image = Image.from_folder(folder)
+    assert isinstance(image.base, Dockerfile)
+    return (image if image.base.needs_build else image.base.base), image.base.workdir or None

@@ -26,6 +26,7 @@ class SandboxVerifyResponse(BaseVerifyResponse):
 
     model_config = ConfigDict(extra="allow")
     outcome: str
+    trust: str
     detail: str
 
 
@@ -68,6 +69,7 @@ def resources_server(
                     **body.model_dump(),
                     "reward": verdict.reward or 0.0,  # the field must be a number; see the marks
                     "outcome": str(verdict.outcome),
+                    "trust": verdict.trust,
                     "detail": verdict.detail,
                     **marks,
                 }

@@ -104,8 +104,9 @@ def _answer(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
     rewards = [math.nan if each.reward is None else each.reward for each in verdicts]
     masked = [float(each.reward is None) for each in verdicts]
+    shared = [float(each.trust == "shared" and each.reward is not None) for each in verdicts]
     return {
         "rewards": torch.tensor(rewards),
         "scores": torch.tensor(rewards),
-        "extra_logs": {"infra_failed": torch.tensor(masked)},
+        "extra_logs": {"infra_failed": torch.tensor(masked), "shared": torch.tensor(shared)},
     }

@@ -47,7 +47,8 @@ def environment(
         def step(self, action: str) -> BaseTextEnvStepOutput:
             self.turns += 1
             (verdict,) = scorer.score([action], [self._task]).result()
-            self._outcome = {"passed": float(verdict.score == 1)}
+            shared = float(verdict.trust == "shared")
+            self._outcome = {"passed": float(verdict.score == 1), "shared": shared}
             return BaseTextEnvStepOutput(
                 observations=[],
                 reward=verdict.reward,

@@ -18,10 +18,10 @@ def reward_function(
     """Return verl's `compute_score`, for `reward.custom_reward_function.path` and `.name`.
 
     The row's `reward_model.ground_truth` is the grader's task: a mapping, or its JSON. The
-    function returns `score`, `acc` (1 if the sample passed), `outcome` and `detail`. verl cannot
-    mask a sample, so `on_infra="mask"` raises ConfigurationError. Use the reward managers `naive`
-    or `dapo`: an error of the reward function stops the training there, while `rate_limited` turns
-    every error and timeout into a score of 0.
+    function returns `score`, `acc` (1 if the sample passed), `shared` (1 if the submission could have
+    cheated), `outcome` and `detail`. verl cannot mask a sample, so `on_infra="mask"` raises
+    ConfigurationError. Use the reward managers `naive` or `dapo`: an error of the reward function stops
+    the training there, while `rate_limited` turns every error and timeout into a score of 0.
     """
     scorer = SampleScorer(
         grader,
@@ -43,6 +43,7 @@ def reward_function(
         return {
             "score": verdict.reward,
             "acc": float(verdict.score == 1),
+            "shared": float(verdict.trust == "shared"),
             "outcome": str(verdict.outcome),
             "detail": verdict.detail,
         }

@@ -8,7 +8,7 @@ from sandboxkit import ProviderUnavailableError
 from sandboxkit.integrations._outages import is_outage
 from sandboxkit.integrations._training.clock import PARTS, percentiles
 from sandboxkit.integrations._training.curves import part_curves
-from sandboxkit.integrations._training.gradings import GradedSample
+from sandboxkit.integrations._training.gradings import NO_CODE, GradedSample
 from sandboxkit.integrations.rewards import Outcome
 
 LogMetric = Callable[[str, float], None]
@@ -74,6 +74,8 @@ def log(
     """
     if log_metric is not None:
         log_metric("infra_failed_rate", rate)
+        without = sum(sample.verdict.detail == NO_CODE for sample in samples)
+        log_metric("no_code", without / max(len(samples), 1))
         counts = Counter(sample.verdict.outcome for sample in samples)
         for outcome in Outcome:
             log_metric(f"outcome/{outcome}", counts[outcome] / max(len(samples), 1))

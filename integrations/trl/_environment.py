@@ -1,40 +1,53 @@
 """Environments for TRL's `environment_factory`: one sandbox per rollout, with tools to work in it."""
 
 import asyncio
+import inspect
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from sandboxkit import (
     ConfigurationError,
-    Operation,
     ProviderUnavailableError,
     Sandbox,
-    SandboxFileError,
     Session,
 )
-from sandboxkit.integrations._tools import Bash, ToolError, format_result, truncate_middle
-from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, outlived, verdict_of
-from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
+from sandboxkit.integrations._tools import (
+    BASH,
+    EDITOR,
+    Toolbox,
+    ToolResult,
+    refusal,
+    truncate_middle,
+)
+from sandboxkit.integrations.rewards import (
+    TROUBLE,
+    Outcome,
+    Phase,
+    Verdict,
+    time_for_calls,
+    verdict_of,
+)
+from sandboxkit.integrations.trl._rollout import (
+    Environments,
+    RolloutEnvironment,
+    Trace,
+    require_limits,
+    tool_method,
+)
 from sandboxkit.provider import Provider
 
 _log = logging.getLogger(__name__)
 
 Judge = Callable[[Sandbox, Mapping[str, Any]], Awaitable[Verdict]]
 """A function of a rollout's sandbox and data set row that grades the rollout."""
-_MAX_BYTES = 4 * 1024 * 1024
-"""Maximum size in bytes of a file to read; the model sees only `observation_limit` of it."""
-_FAILED = "error: the sandbox has failed; this rollout does not count"
-_GRACE = 30.0
-"""Seconds after its timeout by which a tool call must return."""
-_SHELL_GRACE = 600.0
-"""Seconds after its timeout by which a bash call must return; later is an infrastructure failure. It is
-long because a rollout can slow down its own shell, whose operations have their own time limits."""
+_GRACE = 600.0
+"""Seconds after its timeout by which a tool call must return; later is an infrastructure failure. It is
+long because a rollout can slow down its own sandbox; the tools' operations have their own time limits."""
 
 
-class SandboxEnvironments(Environments):
+class SandboxEnvironments(Environments["SandboxEnvironment"]):
     """The `environment_factory` of a run: environments with a sandbox and tools to work in it.
 
         with SandboxEnvironments(judge, provider="docker") as environments:
@@ -42,7 +55,7 @@ class SandboxEnvironments(Environments):
                 environment_factory=environments, reward_funcs=EnvironmentReward(), ...
             ).train()
 
-    `timeout` limits each tool call in seconds. `start_timeout` limits a sandbox's start, including
+    `timeout` limits each tool call in seconds; all of a rollout may take half of the sandbox's lifetime. `start_timeout` limits a sandbox's start, including
     the wait for a place under `max_concurrency`. `observation_limit` is the maximum length of a tool's result in characters;
     the middle of a longer one is left out. A row's `files` (path to content) are written before a
     rollout begins. A rollout's sandbox is stopped when the next rollout begins in the same environment.
@@ -65,11 +78,12 @@ class SandboxEnvironments(Environments):
         max_concurrency: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
-        if min(timeout, start_timeout) <= 0 or observation_limit < 100:
+        require_limits(timeout, start_timeout, observation_limit)
+        call = judge if inspect.isfunction(judge) else getattr(judge, "__call__", None)  # noqa: B004
+        if not inspect.iscoroutinefunction(call):
             raise ConfigurationError(
-                f"timeout={timeout!r}, start_timeout={start_timeout!r}, "
-                f"observation_limit={observation_limit!r}: give seconds above 0 and 100 "
-                "characters or more"
+                f"judge={judge!r} is no coroutine function: write 'async def judge(sandbox, row)', which returns a "
+                "Verdict(outcome, score)"
             )
         self.session = Session(provider, max_concurrency=max_concurrency, **options)
         self.judge = judge
@@ -77,14 +91,6 @@ class SandboxEnvironments(Environments):
         self.start_timeout = start_timeout
         self.observation_limit = observation_limit
         self._made = RewardedSandboxEnvironment if get_reward else SandboxEnvironment
-
-    def __call__(self) -> "SandboxEnvironment":
-        """Return a new environment; its `reset` starts a sandbox.
-
-        Raises ProviderUnavailableError if the backend is not available.
-        """
-        self._require_backend()
-        return self._made(self)
 
 
 class SandboxEnvironment(RolloutEnvironment):
@@ -96,12 +102,13 @@ class SandboxEnvironment(RolloutEnvironment):
     """
 
     def __init__(self, owner: SandboxEnvironments) -> None:
-        super().__init__()
+        super().__init__(owner.session)
         self._owner = owner
         self._sandbox: Sandbox | None = None
-        self._bash: Bash | None = None
+        self._toolbox: Toolbox | None = None
         self._row: Mapping[str, Any] = {}
         self._failure: Verdict | None = None
+        self._seconds = math.inf  # that the tool calls of the rollout may take
 
     # Any: a row of somebody's data set.
     def reset(self, **row: Any) -> None:
@@ -109,81 +116,18 @@ class SandboxEnvironment(RolloutEnvironment):
         if self._sandbox is not None:
             self._sandbox.stop()
         self._row, self._failure, self._trace = row, None, Trace()
-        self._ready = math.inf  # when the sandbox had started (monotonic seconds)
         files = {path: text.encode() for path, text in (row.get("files") or {}).items()}
-        self._sandbox, self._bash = self._owner.session.sandbox(files=files), None
+        self._sandbox = self._owner.session.sandbox(files=files)
+        self._toolbox = Toolbox(
+            self._sandbox,
+            timeout=self._owner.timeout,
+            observation_limit=self._owner.observation_limit,
+        )
+        self._seconds = time_for_calls(self._sandbox.spec.lifetime, self._owner.timeout)
         self._sandbox.start()
 
-    def bash(self, command: str, as_input: bool = False) -> str:
-        """
-        Run a bash script in a persistent shell: its directory, variables, functions and jobs are kept for the next call. A script that exceeds the time limit keeps running; then an empty command waits for more output, the command C-c stops it, and as_input types the command into it.
-
-        Args:
-            command: The script to run.
-            as_input: Whether the command is input for the script that is still running.
-        """
-
-        async def run(sandbox: Sandbox) -> str:
-            if self._bash is None:
-                self._bash = Bash(sandbox, timeout=self._owner.timeout)
-            try:
-                result = await self._bash.run(command, as_input=as_input is True)
-            except ToolError as error:
-                return f"error: {error}"
-            return format_result(result, self._owner.timeout, self._owner.observation_limit).text
-
-        return self._tool("bash", run, command=command)
-
-    def read_file(self, path: str) -> str:
-        """
-        Read a text file.
-
-        Args:
-            path: Absolute path of the file.
-        """
-
-        async def run(sandbox: Sandbox) -> str:
-            return (await sandbox.read_file(path, max_bytes=_MAX_BYTES)).decode(errors="replace")
-
-        return self._tool("read_file", run, path=path)
-
-    def write_file(self, path: str, content: str) -> str:
-        """
-        Write a text file, or replace an existing one.
-
-        Args:
-            path: Absolute path of the file.
-            content: The whole new content.
-        """
-
-        async def run(sandbox: Sandbox) -> str:
-            await sandbox.write_file(path, content)
-            return f"wrote {len(content.encode())} bytes to {path}"
-
-        return self._tool("write_file", run, path=path, content=content)
-
-    def edit(self, path: str, old: str, new: str) -> str:
-        """
-        Replace a passage of a text file, which must occur in it exactly once.
-
-        Args:
-            path: Absolute path of the file.
-            old: The passage, exactly as it is in the file.
-            new: The text that replaces it.
-        """
-
-        async def run(sandbox: Sandbox) -> str:
-            text = (await sandbox.read_file(path, max_bytes=_MAX_BYTES)).decode()
-            found = text.count(old) if old else 0
-            if found != 1:
-                return f"error: the passage occurs {found} times in {path}; it must occur once"
-            await sandbox.write_file(path, text.replace(old, new))
-            return f"edited {path}"
-
-        return self._tool("edit", run, path=path, old=old, new=new)
-
-    def _quiet(self) -> float:
-        return self._owner.session.quiet
+    bash = tool_method(BASH)
+    str_replace_editor = tool_method(EDITOR)
 
     async def _grade(self) -> tuple[Verdict, float | None]:
         verdict = await self._verdict()
@@ -200,31 +144,28 @@ class SandboxEnvironment(RolloutEnvironment):
                 await self._started(self._sandbox)
             phase = Phase.GRADED
             with self._trace.spend("grading"):
-                if self._bash is not None:
+                if self._toolbox is not None:
                     # End the shell's processes, which could otherwise change files during grading.
-                    await self._bash.close()
-                return await self._owner.judge(self._sandbox, self._row)
+                    await self._toolbox.close()
+                verdict = await self._owner.judge(self._sandbox, self._row)
         except TROUBLE as error:
             # "shared": the judge inspected the sandbox that the rollout controlled.
-            verdict = verdict_of(error, phase, trust="shared")
-            return self._blamed(error, verdict) if phase is Phase.GRADED else verdict
+            return verdict_of(error, phase, trust="shared")
         except Exception as error:  # noqa: BLE001 - the judge is the author's code, and what it read is hostile
             detail = f"the judge raised {ascii(error)[:500]}"
             _log.warning("%s; the rollout counts as failed", detail, exc_info=error)
             return Verdict(Outcome.FAILED, 0.0, "policy", detail)
-
-    def _blamed(self, error: Exception, verdict: Verdict) -> Verdict:
-        """Return the verdict on an error of a sandbox that had started; its lifetime is the policy's to keep."""
-        assert self._sandbox is not None
-        over = outlived(error, self._sandbox, self._ready) if verdict.reward is None else None
-        return over or verdict
+        if not isinstance(verdict, Verdict):
+            raise ConfigurationError(
+                f"the judge returned {verdict!r}: return Verdict(Outcome.PASSED, 1.0) or another Verdict(outcome, score)"
+            )
+        return verdict
 
     async def _started(self, sandbox: Sandbox) -> None:
         seconds = self._owner.start_timeout
         try:
             async with asyncio.timeout(seconds):
                 await sandbox.start()
-            self._ready = min(self._ready, time.monotonic())
         except TimeoutError:
             raise ProviderUnavailableError(
                 f"the sandbox did not start within start_timeout={seconds:g} s; is "
@@ -232,39 +173,25 @@ class SandboxEnvironment(RolloutEnvironment):
                 provider=sandbox.provider_name,
             ) from None
 
-    # Any: arguments written by a model; TRL does not check their types.
-    def _tool(self, name: str, run: Callable[[Sandbox], Awaitable[str]], **arguments: Any) -> str:
-        trace = self._trace
-        seconds = self._owner.timeout + (_SHELL_GRACE if name == "bash" else _GRACE)
-
-        async def call(sandbox: Sandbox) -> str:
-            try:
-                with trace.spend("start"):
-                    await self._started(sandbox)
-            except TROUBLE as error:
-                self._failure = verdict_of(error, Phase.STARTED)
-                return _FAILED
-            try:
-                async with asyncio.timeout(seconds):
-                    with trace.spend("tools"):
-                        return await run(sandbox)
-            except (SandboxFileError, UnicodeError, ConfigurationError) as error:
-                return f"error: {error}"  # a mistake of the model, such as a relative path
-            except TROUBLE as error:
-                self._failure = self._blamed(error, verdict_of(error, Phase.WORKED_IN))
-                return _FAILED if self._failure.reward is None else f"error: {error}"
-
-        if self._sandbox is None:
+    # Any: arguments written by a model.
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if self._sandbox is None or self._toolbox is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
-        begun = time.monotonic()
-        wrong = [each for each, value in arguments.items() if not isinstance(value, str)]
-        if wrong:
-            observation = f"error: {wrong[0]} is not a string"
-        else:
-            observation = Operation(call(self._sandbox)).result()
-        observation = truncate_middle(observation, self._owner.observation_limit)
-        trace.add_call(name, arguments, observation, observation.startswith("error: "), begun)
-        return observation
+        if self._trace.seconds.get("tools", 0.0) >= self._seconds:
+            return refusal(f"the calls of this rollout have used their {self._seconds:g} s")
+        phase = Phase.STARTED
+        try:
+            with self._trace.spend("start"):
+                await self._started(self._sandbox)
+            phase = Phase.WORKED_IN
+            async with asyncio.timeout(self._owner.timeout + _GRACE):
+                with self._trace.spend("tools"):
+                    return await self._toolbox.call(name, arguments)
+        except TROUBLE as error:
+            self._failure = verdict_of(error, phase)
+            if self._failure.reward is None:
+                return refusal("the sandbox has failed; this rollout does not count")
+            return refusal(truncate_middle(str(error), self._owner.observation_limit))
 
 
 class RewardedSandboxEnvironment(SandboxEnvironment):

@@ -88,7 +88,7 @@ class EnvironmentReward:
 
     async def _one(self, environment: RolloutEnvironment) -> tuple[Verdict, float | None]:
         try:
-            async with service_time(self._deadline, environment._quiet):
+            async with service_time(self._deadline, lambda: environment._session.quiet):
                 return await environment._grade()
         except DeadlineError:
             detail = f"not graded within deadline={self._deadline:g} s"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxkit import ConfigurationError
+from sandboxkit.integrations._rows import plain
 from sandboxkit.integrations._training import records
 from sandboxkit.integrations._training.gradings import GradedSample
 from sandboxkit.integrations._training.rollout_record import RolloutRecord, Turn
@@ -110,7 +111,7 @@ class Records:
 
 def _cell(columns: Mapping[str, Any], name: str, number: int) -> str | int | None:
     values = columns.get(name)
-    value = values[number] if isinstance(values, Sequence) else None
+    value = plain(values[number]) if isinstance(values, Sequence) else None
     return value if isinstance(value, str | int) else None
 
 

@@ -56,7 +56,7 @@ class SandboxReward:
     accept the reference, and does it accept cheats? `check_tasks`: "warn" logs a line, "raise"
     raises ConfigurationError if a task accepts a cheat or refuses its reference, "off" skips the check.
 
-    Logged metrics: `infra_failed_rate`; `outcome/...`; `trust/shared`, the share of graded samples
+    Logged metrics: `infra_failed_rate`; `no_code`, the share of completions without code; `outcome/...`; `trust/shared`, the share of graded samples
     with that trust; and `rollout/PART_seconds_p50` and `_p99`, where PART is `queue` (waiting to be
     graded) or `grading`. Logged columns: `outcome`, `detail` and `PART_seconds`. `records` is a
     folder for all rollouts, to be read by `sandboxkit grpo show FOLDER`; rollouts of an evaluation

@@ -8,12 +8,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from sandboxkit import Operation, ProviderUnavailableError, Session
+from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit.integrations._tools import Schema, ToolResult
 from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations._training.rollout_record import Call, Turn
 from sandboxkit.integrations.rewards import Verdict
+
+_ANNOTATIONS = {"string": str, "integer": int, "boolean": bool, "array": list[int]}
 
 
 @dataclass(slots=True)
@@ -67,9 +70,22 @@ def _written(name: str, arguments: Mapping[str, Any]) -> str:
 class RolloutEnvironment(ABC):
     """An environment that is reused for many rollouts. The model can call its public methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._trace = Trace()
         """The trace of the current rollout; each `reset` makes a new one."""
+
+    # Any, here and below: arguments written by a model; nobody has checked them.
+    @abstractmethod
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Make a tool call."""
+
+    def _tool(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Make a tool call, record it, and return the text for the model."""
+        begun = time.monotonic()
+        result = Operation(self._call(name, arguments)).result()
+        self._trace.add_call(name, arguments, result.text, result.error, begun)
+        return result.text
 
     # Any: a row of a user's data set.
     @abstractmethod
@@ -80,15 +96,24 @@ class RolloutEnvironment(ABC):
     async def _grade(self) -> tuple[Verdict, float | None]:
         """Grade the rollout; return the verdict and the reward, None after an infrastructure failure."""
 
-    def _quiet(self) -> float | None:
-        """Return the seconds since any sandbox of the session started or ended; None without a session."""
-        return None
-
     def _reward(self) -> float | None:
         return Operation(self._grade()).result()[1]
 
 
-class Environments(ABC):
+def require_limits(timeout: float, start_timeout: float, observation_limit: int) -> None:
+    """Raise ConfigurationError for limits of tool calls that make no sense."""
+    if min(timeout, start_timeout) <= 0 or observation_limit < 100:
+        raise ConfigurationError(
+            f"timeout={timeout!r}, start_timeout={start_timeout!r}, "
+            f"observation_limit={observation_limit!r}: give seconds above 0 and 100 "
+            "characters or more"
+        )
+
+
+E = TypeVar("E", bound=RolloutEnvironment)
+
+
+class Environments(Generic[E]):
     """A factory of environments. It owns their session and closes it when the context ends.
 
     TRL makes one environment per rollout of a batch, reuses them for the next batch, and never
@@ -96,27 +121,26 @@ class Environments(ABC):
     """
 
     session: Session
+    _made: Callable[[Any], E]
+    """Makes an environment of this factory. Any: the factory itself, of a class that derives from this."""
     _works = False
 
-    @abstractmethod
-    def __call__(self) -> RolloutEnvironment:
+    def __call__(self) -> E:
         """Return a new environment; `reset` starts its sandbox.
 
         Raises ProviderUnavailableError if the backend is not available. TRL makes its environments
         before the first batch, so the error is early.
         """
-
-    def _require_backend(self) -> None:
-        if self._works:
-            return
-        report = self.session.diagnose().result()
-        if not report.available:
-            name = self.session.provider_name
-            raise ProviderUnavailableError(
-                f"provider {name!r} cannot work: {report.detail}. {report.remedy}".rstrip(". "),
-                provider=name,
-            )
-        self._works = True
+        if not self._works:
+            report = self.session.diagnose().result()
+            if not report.available:
+                name = self.session.provider_name
+                raise ProviderUnavailableError(
+                    f"provider {name!r} cannot work: {report.detail}. {report.remedy}".rstrip(". "),
+                    provider=name,
+                )
+            self._works = True
+        return self._made(self)
 
     def close(self) -> None:
         """Close the session, which stops the sandboxes of all environments."""
@@ -127,6 +151,41 @@ class Environments(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def tool_method(schema: Schema) -> Callable[..., str]:
+    """Return a method of a RolloutEnvironment that makes the calls of a tool.
+
+    TRL derives a schema from its signature and docstring, which is the same again.
+    """
+    tool = schema["function"]
+    properties, required = tool["parameters"]["properties"], tool["parameters"]["required"]
+
+    parameters = list[inspect.Parameter]()
+    described = [tool["description"], "", "Args:"]
+    for name, field_ in properties.items():
+        kind = _ANNOTATIONS[field_["type"]]
+        default = inspect.Parameter.empty if name in required else None
+        parameters.append(
+            inspect.Parameter(
+                name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind, default=default
+            )
+        )
+        choices = f" (choices: {json.dumps(field_['enum'])})" if "enum" in field_ else ""
+        described.append(f"    {name}: {field_['description']}{choices}")
+    signature = inspect.Signature(parameters, return_annotation=str)
+
+    # Any: arguments written by a model.
+    def method(self: RolloutEnvironment, *given: Any, **named: Any) -> str:
+        return self._tool(tool["name"], signature.bind_partial(*given).arguments | named)
+
+    method.__name__ = tool["name"]
+    method.__doc__ = "\n".join(described if properties else described[:1])
+    method.__annotations__ = {each.name: each.annotation for each in parameters}
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    # inspect.signature, by which TRL reads it, returns this.
+    method.__signature__ = signature.replace(parameters=[own, *parameters])  # type: ignore[attr-defined]
+    return method
 
 
 def tools_of(environment: RolloutEnvironment) -> list[Callable[..., str]]:

@@ -17,7 +17,8 @@ from trl.chat_template_utils import (
 )
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._tools import ToolError, truncate_middle
+from sandboxkit.integrations._rows import plain, plain_row
+from sandboxkit.integrations._tools import ToolError, refusal, truncate_middle
 from sandboxkit.integrations._training.rollout_record import Turn
 from sandboxkit.integrations.trl._rollout import RolloutEnvironment, Trace, tools_of
 
@@ -138,7 +139,7 @@ class RowsByPrompt:
                 "SandboxRollouts a function row= that finds it"
             )
         dataset, index = place
-        return dict(dataset[index])
+        return plain_row(dataset[index])
 
     def _add(self, dataset: Any) -> None:
         if not hasattr(dataset, "__getitem__"):
@@ -148,7 +149,7 @@ class RowsByPrompt:
             )
         for index, row in enumerate(dataset):
             known, at = self._places.setdefault(_key(row["prompt"]), (dataset, index))
-            if dict(known[at]) != dict(row):
+            if plain_row(known[at]) != plain_row(row):
                 raise ConfigurationError(
                     f"two rows differ and have the same prompt {str(row['prompt'])[:80]}; give "
                     "SandboxRollouts a function row=, or prompts that differ"
@@ -156,7 +157,9 @@ class RowsByPrompt:
 
 
 def _key(prompt: Any) -> bytes:
-    return hashlib.blake2b(repr(prompt).encode(errors="surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(
+        repr(plain(prompt)).encode(errors="surrogatepass"), digest_size=16
+    ).digest()
 
 
 def _act(rollout: _Rollout) -> list[Message]:
@@ -175,7 +178,7 @@ def _answer(tools: Mapping[str, Callable[..., str]], call: Message, trace: Trace
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
         content = tools[name](**given)
     except Exception as error:  # noqa: BLE001 - as in TRL, the model sees the error of its call
-        content = truncate_middle(f"error: {error}", _MAX_ERROR)
+        content = refusal(truncate_middle(str(error), _MAX_ERROR)).text
         if len(trace.calls) == made:  # no tool was run
             trace.add_call(name, {"call": call}, content, True, begun)
     return {"role": "tool", "name": name, "content": content}

@@ -1,19 +1,22 @@
 """SWE tasks as environments for TRL, with a shell, an editor and submit; graded in a fresh sandbox."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations._tools import BASH, EDITOR, SUBMIT, ToolResult, refusal
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.swe import Metrics, Step, SweConfig, SweEnv, Task
-from sandboxkit.integrations.trl._rollout import Environments, RolloutEnvironment, Trace
+from sandboxkit.integrations.trl._rollout import (
+    Environments,
+    RolloutEnvironment,
+    Trace,
+    tool_method,
+)
 from sandboxkit.provider import Provider
 
-_OVER = "error: the episode is over"
 
-
-class SweEnvironments(Environments):
+class SweEnvironments(Environments["SweEnvironment"]):
     """The `environment_factory` of a run on SWE tasks, such as those of `bundled_tasks()`.
 
         with SweEnvironments(tasks, provider="docker") as environments:
@@ -46,14 +49,6 @@ class SweEnvironments(Environments):
         self.metrics = Metrics()
         self._made = RewardedSweEnvironment if get_reward else SweEnvironment
 
-    def __call__(self) -> "SweEnvironment":
-        """Return a new environment; its `reset` starts a sandbox.
-
-        Raises ProviderUnavailableError if the backend is not available.
-        """
-        self._require_backend()
-        return self._made(self)
-
     # Any: rows of a data set.
     def rows(self) -> list[dict[str, Any]]:
         """Return rows for a data set: each task's instruction as the prompt, and its `task_id`."""
@@ -67,7 +62,7 @@ class SweEnvironment(RolloutEnvironment):
     """One rollout of a task. `reset` does not wait for the sandbox; the first tool call does."""
 
     def __init__(self, owner: SweEnvironments) -> None:
-        super().__init__()
+        super().__init__(owner.session)
         self._owner = owner
         self._env = SweEnv(owner.session, owner.tasks, owner.config, metrics=owner.metrics)
         self._first: Operation[Step] | None = None
@@ -87,90 +82,32 @@ class SweEnvironment(RolloutEnvironment):
         self._last, self._submitted, self._trace = None, False, Trace()
         self._first = Operation(self._begin(self._first, task_id))
 
-    def bash(self, command: str, as_input: bool = False) -> str:
-        """
-        Run a bash script in a persistent shell: its directory, variables, functions and jobs are kept for the next call. A script that exceeds the time limit keeps running; then an empty command waits for more output, the command C-c stops it, and as_input types the command into it.
-
-        Args:
-            command: The script to run.
-            as_input: Whether the command is input for the script that is still running.
-        """
-        return self._tool("bash", command=command, as_input=as_input)
-
-    def str_replace_editor(
-        self,
-        command: str,
-        path: str,
-        view_range: list[int] | None = None,
-        file_text: str | None = None,
-        old_str: str | None = None,
-        new_str: str | None = None,
-        insert_line: int | None = None,
-    ) -> str:
-        """
-        View and edit files.
-
-        Args:
-            command: view shows a file with line numbers, or a folder; create writes a whole file; str_replace replaces text that occurs exactly once; insert adds lines after a line; undo_edit undoes the last edit of a file. (choices: ["view", "create", "str_replace", "insert", "undo_edit"])
-            path: Absolute path of the file or folder.
-            view_range: For view: first and last line, counted from 1; -1 is the last line.
-            file_text: For create: the file's whole text.
-            old_str: For str_replace: the text to replace.
-            new_str: For str_replace: the new text. For insert: the lines to insert.
-            insert_line: For insert: the line after which to insert; 0 for the beginning.
-        """
-        return self._tool(
-            "str_replace_editor",
-            command=command,
-            path=path,
-            view_range=view_range,
-            file_text=file_text,
-            old_str=old_str,
-            new_str=new_str,
-            insert_line=insert_line,
-        )
-
-    def submit(self) -> str:
-        """
-        Declare that the task is done. Nothing can be changed afterwards.
-        """
-        # EnvironmentReward grades the whole batch concurrently; grading here would delay the others.
-        if self._last is not None or self._submitted:
-            return _OVER
-        self._submitted = True
-        self._trace.add_call("submit", {}, "submitted", False, time.monotonic())
-        return "submitted"
+    bash = tool_method(BASH)
+    str_replace_editor = tool_method(EDITOR)
+    submit = tool_method(SUBMIT)
 
     async def _begin(self, before: Operation[Step] | None, task_id: str) -> Step:
         if before is not None:
             before.cancel()
         return await self._env.reset(task_id)
 
-    def _tool(self, name: str, **arguments: Any) -> str:
+    # Any: arguments written by a model.
+    async def _call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         if self._first is None:
             raise ConfigurationError("the environment was not reset before a tool was called")
-        if self._submitted:
-            return _OVER
-        begun = time.monotonic()
-        observation, error = Operation(self._step(self._first, name, arguments)).result()
-        self._trace.add_call(name, arguments, observation, error, begun)
-        return observation
-
-    async def _step(
-        self, first: Operation[Step], name: str, arguments: dict[str, Any]
-    ) -> tuple[str, bool]:
-        if self._last is None:
-            with self._trace.spend("start"):
-                step = await first
-            if not step.done:
-                with self._trace.spend("tools"):
-                    step = await self._env.step(name, arguments)
-            self._last = step if step.done else None
-            return step.observation, step.error
-        return _OVER, True
-
-    def _quiet(self) -> float:
-        return self._owner.session.quiet
+        if self._submitted or self._last is not None:
+            return refusal("the episode is over")
+        if name == "submit" and not arguments:
+            # EnvironmentReward grades the whole batch concurrently; grading here would delay the others.
+            self._submitted = True
+            return ToolResult("submitted", submitted=True)
+        with self._trace.spend("start"):
+            step = await self._first
+        if not step.done:
+            with self._trace.spend("tools"):
+                step = await self._env.step(name, arguments)
+        self._last = step if step.done else None
+        return ToolResult(step.observation, step.error)
 
     async def _grade(self) -> tuple[Verdict, float | None]:
         if self._first is None:

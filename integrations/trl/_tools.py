@@ -6,14 +6,14 @@ from typing import Any
 
 from sandboxkit import (
     CommandTimeoutError,
-    ConfigurationError,
     Operation,
     SandboxError,
     SandboxStartError,
     Session,
 )
 from sandboxkit.integrations._retries import retry
-from sandboxkit.integrations._tools import truncate_middle
+from sandboxkit.integrations._tools import killed_after, truncate_middle
+from sandboxkit.integrations.trl._rollout import require_limits
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
@@ -45,12 +45,7 @@ class SandboxTools:
         max_concurrency: int | None = None,
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
-        if min(timeout, start_timeout) <= 0 or observation_limit < 100:
-            raise ConfigurationError(
-                f"timeout={timeout!r}, start_timeout={start_timeout!r}, "
-                f"observation_limit={observation_limit!r}: give seconds above 0 and 100 "
-                "characters or more"
-            )
+        require_limits(timeout, start_timeout, observation_limit)
         self.session = Session(provider, max_concurrency=max_concurrency, **options)
         self._timeout = timeout
         self._start_timeout = start_timeout
@@ -108,7 +103,7 @@ class SandboxTools:
                 result = await self.session.run(argv, timeout=self._timeout, files=files)
             note = f"\n[exit status {result.returncode}]" if result.returncode else ""
         except CommandTimeoutError as error:
-            result, note = error.result, f"\n[killed: it ran longer than {self._timeout:g} seconds]"
+            result, note = error.result, f"\n{killed_after(self._timeout)}"
         except TimeoutError:
             raise SandboxStartError(
                 f"no sandbox and no result within start_timeout={self._start_timeout:g} s plus timeout",

@@ -1,20 +1,26 @@
-"""verifiers' runtime interface, implemented by a sandbox."""
+"""verifiers' runtime interface, implemented by a sandbox, and ports by which its programs reach the host."""
 
+import asyncio
+import functools
+import ipaddress
 import posixpath
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
 
 import verifiers.v1 as vf
 from verifiers.v1.runtimes.base import Runtime, RuntimeProcess
 
-from sandboxkit import CommandStartError, Process, Sandbox, SandboxError
+from sandboxkit import CommandStartError, ConfigurationError, Process, Sandbox, SandboxError
 from sandboxkit.integrations._tools import stderr_of
-from sandboxkit.integrations.verifiers._host_ports import HostPorts
+from sandboxkit.tunnels import PortConnection, Served
 
 _WORKDIR = "/workspace"
 _NOT_STARTED = 127
 _OUTPUT_LIMIT = 16 * 1024 * 1024
 _BACKGROUND = 'log=$1; shift; exec >"$log" 2>&1 </dev/null; "$@" &'
+_PORTS = 8
+_CHUNK_BYTES = 64 * 1024
 
 
 @contextmanager
@@ -137,3 +143,83 @@ class _LiveProcess(RuntimeProcess):
 
     async def kill(self) -> None:
         self._process.kill()
+
+
+class HostPorts:
+    """Forwards ports of one sandbox to ports of the host. Call `start` before `url`, `close` at the end."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._failed = "it is not started"
+        self._inside: list[Served] = []
+        self._ports: list[int] = []
+
+    async def start(self) -> None:
+        """Listen on ports in the sandbox. If its backend does not support that, `url` raises an error."""
+        try:
+            for number in range(_PORTS):
+                handler = functools.partial(self._carry, number)
+                self._inside.append(await self._sandbox.serve(0, handler))
+        except ConfigurationError as error:
+            self._failed = str(error)
+
+    def url(self, url: str) -> str:
+        """Return the URL by which the sandbox reaches a loopback URL of the host.
+
+        Returns other URLs unchanged. Raises vf.SandboxError if the backend does not support ports, or if
+        no port is left.
+        """
+        parts = urlsplit(url)
+        if not _is_loopback(parts.hostname or ""):
+            return url
+        if not self._inside:
+            raise vf.SandboxError(f"the sandbox cannot reach {url}: {self._failed}")
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if port not in self._ports:
+            if len(self._ports) == _PORTS:
+                raise vf.SandboxError(f"the sandbox has no port left for {url}")
+            self._ports.append(port)
+        inside = self._inside[self._ports.index(port)]
+        return urlunsplit(parts._replace(netloc=f"127.0.0.1:{inside.port}"))
+
+    async def close(self) -> None:
+        """Close the ports and all connections."""
+        for each in self._inside:
+            await each.close()
+
+    async def _carry(self, number: int, connection: PortConnection) -> None:
+        """Forward a connection to the host's port; if one side breaks, close the other."""
+        if number >= len(self._ports):
+            return  # the port has no URL yet
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[number])
+        except OSError:
+            return
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(_outward(connection, writer))
+                both.create_task(_inward(reader, connection))
+        except* ConnectionError:
+            writer.transport.abort()
+        finally:
+            writer.close()
+
+
+async def _outward(connection: PortConnection, writer: asyncio.StreamWriter) -> None:
+    while data := await connection.receive(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+async def _inward(reader: asyncio.StreamReader, connection: PortConnection) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        await connection.send(data)
+    await connection.send_eof()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

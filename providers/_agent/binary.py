@@ -1,6 +1,8 @@
 """Paths of the agent's binary, in its three forms."""
 
 import platform
+import shlex
+import sys
 from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError
@@ -17,7 +19,7 @@ def path(arch: str | None = None) -> Path:
     """Return the path of the static Linux agent for `arch`; the default is this machine's.
 
     `arch` may be the name that uname, Docker or Go uses. Raises ConfigurationError for any other
-    architecture, and if the package was not built.
+    architecture, and if the agent was not built.
     """
     return _built("agent-linux-{}", arch)
 
@@ -39,10 +41,15 @@ def _built(name: str, arch: str | None) -> Path:
     machine = (arch or platform.machine()).lower()
     if machine not in _ARCHITECTURES:
         raise ConfigurationError(f"no sandbox agent for {machine!r}: only for amd64 and arm64")
-    binary = Path(__file__).parent / "bin" / name.format(_ARCHITECTURES[machine])
-    if not binary.exists():
-        raise ConfigurationError(
-            f"the sandbox agent {binary.name} was not built: reinstall the package, "
-            "or run `python agent/build.py` in its source tree"
-        )
-    return binary
+    file = Path("sandboxkit", "providers", "_agent", "bin", name.format(_ARCHITECTURES[machine]))
+    root = Path(__file__).absolute().parents[3]
+    # In the folder of a fresh clone Python imports these sources, but the installed package has the agent.
+    for folder in (str(root), *sys.path):
+        if (binary := Path(folder, file).resolve()).exists():
+            return binary
+    clone = (root / "agent" / "build.py").exists()
+    source = shlex.quote(str(root)) if clone else "--force-reinstall sandboxkit-sdk"
+    raise ConfigurationError(
+        f"the sandboxkit in {str(root)!r} has no {file.name}, its agent in sandboxes, and neither "
+        f"has another installation: pip install {source}"
+    )

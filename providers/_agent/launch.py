@@ -40,6 +40,8 @@ def agent_flags(
     open_files: int | None = None,
     gvisor: bool = False,
     no_root: bool = False,
+    image_workdir: str = "",
+    name_user: bool = False,
 ) -> list[str]:
     """Return the agent's command-line arguments.
 
@@ -55,9 +57,13 @@ def agent_flags(
     a command's limit of open files. It is below the agent's own limit, so that other processes of the
     agent's user cannot stop the agent from passing descriptors. With `gvisor`, where a command of the
     agent's user could end the agent, there is none, and whoever reaches `listen_path` may connect. With `no_root` nothing
-    runs as uid 0, whatever the image calls it.
+    runs as uid 0, whatever the image calls it. `image_workdir` is the image's WORKDIR, or "." where the runtime
+    starts the agent there. It is the default of `spec.workdir`, but for strict sandboxes, whose writable folder would hide
+    the image's files there, and for users that may not enter it. With `name_user` it adds the user to /etc/passwd where it can.
     """
     flags = [] if spec.workdir is None else [f"--workdir={spec.workdir}"]
+    if image_workdir and spec.profile != "strict":
+        flags.append(f"--image-workdir={image_workdir}")
     if user or spec.user:
         flags.append(f"--user={user or spec.user}")
     if spec.lifetime is not None:
@@ -80,6 +86,8 @@ def agent_flags(
         flags.append(f"--lease={lease:.3f}")
     if no_network:
         flags.append("--no-network")
+    if name_user:
+        flags.append("--name-user")
     if drop_env:
         flags.append(f"--drop-env={drop_env}")
     if listen_path is not None:

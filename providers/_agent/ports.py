@@ -1,36 +1,34 @@
 """Connections to and from a sandbox's loopback ports; one agent call carries each connection."""
 
 import asyncio
-import errno
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from math import inf
 
 import anyio
 from anyio.abc import ByteStream
 
-from sandboxkit.errors import PortError, PortLimitError, SandboxError
+from sandboxkit.errors import SandboxError
 from sandboxkit.provider import PortListener
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
-from sandboxkit.providers._agent.files import FilesProvider
 from sandboxkit.providers._agent.frames import Fields, Kind
 from sandboxkit.providers._agent.stream import AgentStream
 
-_CONNECT, _LISTEN, _ACCEPT = 14, 15, 16
+CONNECT, LISTEN, _ACCEPT = 14, 15, 16
 _LINGER_SECONDS = 2.0
-_MOST_CONNECTIONS = 4096
+MOST_CONNECTIONS = 4096
 """How many connections of all sandboxes of a provider object may be open at a time."""
 _SHARE = 1 / 8
 """A sandbox may open another connection while it has fewer than this fraction of the free ones."""
 _LOST = (ConnectionEndedError, SilentError)
-_Explain = Callable[[ConnectionEndedError | SilentError], Awaitable[SandboxError]]
+Explain = Callable[[ConnectionEndedError | SilentError], Awaitable[SandboxError]]
 """Returns the provider error for a lost link."""
 
 
-class _OpenConnections:
+class OpenConnections:
     """Limits the open connections of a provider's sandboxes, because each may buffer a window of data.
 
     The more connections are open, the fewer one sandbox may have (a dynamic threshold, as switches use
@@ -78,9 +76,7 @@ class PortStream(ByteStream):
     resets the connection after 2 s. Raises provider errors if the link to the agent is lost.
     """
 
-    def __init__(
-        self, stream: AgentStream, explain: _Explain, on_close: Callable[[], None]
-    ) -> None:
+    def __init__(self, stream: AgentStream, explain: Explain, on_close: Callable[[], None]) -> None:
         """`stream` is a call whose connection is open; `on_close` is called once, at the close."""
         self._stream, self._explain, self._on_close = stream, explain, on_close
         self._rest = b""
@@ -160,8 +156,8 @@ class AgentPortListener(PortListener):
         client: AgentClient,
         call: AgentStream,
         port: int,
-        explain: _Explain,
-        connections: _OpenConnections,
+        explain: Explain,
+        connections: OpenConnections,
         sandbox_id: str,
     ) -> None:
         super().__init__(port)
@@ -170,7 +166,7 @@ class AgentPortListener(PortListener):
 
     async def accept(self) -> ByteStream:
         try:
-            stream, _ = await _opened(self._client, _ACCEPT, self.port)
+            stream, _ = await opened(self._client, _ACCEPT, self.port)
         except CallError as error:
             raise anyio.ClosedResourceError from error
         except _LOST as error:
@@ -187,56 +183,7 @@ class AgentPortListener(PortListener):
         await _end(self._listening)
 
 
-class PortsProvider(FilesProvider):
-    """The port methods of `Provider` as well, for a provider whose sandboxes have an agent."""
-
-    @cached_property
-    def _connections(self) -> _OpenConnections:
-        return _OpenConnections(_MOST_CONNECTIONS)
-
-    async def check_ports(self, sandbox_id: str) -> None:
-        async with self._call(sandbox_id) as client:
-            client.require(_CONNECT)
-
-    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
-        connections = self._connections
-        if not connections.add(sandbox_id):
-            raise PortLimitError(
-                f"{connections.count(sandbox_id)} connections to this sandbox are open, and "
-                f"{connections.total} of {connections.most} to all sandboxes of this session: close some",
-                errno=errno.EMFILE,
-            )
-        try:
-            async with self._call(sandbox_id) as client:
-                stream, _ = await self._open(client, sandbox_id, _CONNECT, port)
-        except BaseException:
-            connections.remove(sandbox_id)
-            raise
-        remove = partial(connections.remove, sandbox_id)
-        return PortStream(stream, self._explain(client, sandbox_id), remove)
-
-    async def listen(self, sandbox_id: str, port: int) -> PortListener:
-        async with self._call(sandbox_id) as client:
-            call, number = await self._open(client, sandbox_id, _LISTEN, port)
-        explain = self._explain(client, sandbox_id)
-        return AgentPortListener(client, call, number, explain, self._connections, sandbox_id)
-
-    def _explain(self, client: AgentClient, sandbox_id: str) -> _Explain:
-        return lambda error: self._explained(error, sandbox_id, client, None)
-
-    async def _open(
-        self, client: AgentClient, sandbox_id: str, operation: int, port: int
-    ) -> tuple[AgentStream, int]:
-        try:
-            return await _opened(client, operation, port)
-        except CallError as error:
-            if error.errno in (errno.ENOSYS, errno.EHOSTDOWN):
-                raise  # the agent is too old, or the sandbox is paused
-            kind = PortLimitError if error.errno == errno.EMFILE else PortError
-            raise kind(f"sandbox {sandbox_id!r}: {error}", errno=error.errno) from error
-
-
-async def _opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:
+async def opened(client: AgentClient, operation: int, port: int) -> tuple[AgentStream, int]:
     """Make a call and wait until its connection is open; return the call's stream and the port."""
     stream = client.call(operation, port.to_bytes(2, "big"), most=inf, connection=True)
     try:

@@ -118,7 +118,7 @@ async def execute(
     code: str | None = None,
     series: CommandSeries | None = None,
 ) -> Exit:
-    """Run a command as `Provider.exec` specifies; cancelling it kills the command's process tree.
+    """Run a command as `Box.exec` specifies; cancelling it kills the command's process tree.
 
     With `code`, run that Python code in a fork of the interpreter instead. With `series`, run the command
     once for each of its inputs; the output is the records of PROTOCOL.md, and the Exit says nothing.
@@ -411,8 +411,7 @@ async def wait(client: AgentClient) -> int:
 
 @cache
 def _server() -> bytes:
-    folder = resources.files("sandboxkit.providers._agent.in_sandbox")
-    return b"\n".join(folder.joinpath(name).read_bytes() for name in ("end.py", "interpreter.py"))
+    return resources.files("sandboxkit.providers._agent").joinpath("interpreter.py").read_bytes()
 
 
 async def start_interpreter(client: AgentClient, interpreter: Interpreter) -> None:
@@ -478,7 +477,7 @@ async def stats(client: AgentClient) -> Stats:
 async def execute_each(
     client: AgentClient, command: Command, series: CommandSeries
 ) -> list[ProcessResult]:
-    """Run a command as `Provider.exec_each` specifies. Raises CallError with ENOSYS for an old agent."""
+    """Run a command as `Box.exec_each` specifies. Raises CallError with ENOSYS for an old agent."""
     client.require(_RUNS_SERIES)
     records = bytearray()
 

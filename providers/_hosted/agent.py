@@ -18,14 +18,13 @@ from sandboxkit.errors import (
 )
 from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers._agent import requests
+from sandboxkit.providers._agent.box import AgentBox, AgentProvider, BoxT
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.exec_frame import exec_payload
 from sandboxkit.providers._agent.failures import CallError, ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import FAR, FIRST_STREAM, Kind, Windows, encode
-from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags, config_of
 from sandboxkit.providers._agent.link import BROKEN, Greeting
-from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.stream import AgentStream
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.ambiguous import is_ambiguous, public
@@ -36,11 +35,12 @@ _STRICT_USER = "65534:65534"
 read-only; this user owns no files, and before the first command world write permission is removed from
 everything except folders with the sticky bit, such as /tmp."""
 _GRACE = 60.0
+"""Seconds in which a broken stream can be replaced; a vendor's streams break without an error."""
 _START_SECONDS = 60.0
 _LATE_SECONDS = 1.0
 """How long (s) the start or the upload on which it depends may still take after the other has failed or ended."""
 _SNAPSHOTS = "snapshots of sandboxes"
-"""The key in `_assumed_agents` that all snapshots share, because there may be thousands of them."""
+"""The key in `assumed_agents` that all snapshots share, because there may be thousands of them."""
 _LARGEST_GREETING = 8 << 10
 """The largest greeting (bytes) in a start request; Modal limits a command line to 64 KiB in total."""
 _LARGEST_FIRST = 256 << 10
@@ -80,39 +80,26 @@ class SentCommand:
     stream: AgentStream
 
 
-@dataclass(eq=False)
-class HostedInstance(Instance):
-    """The state that this process keeps about a vendor's sandbox."""
-
-    first: SentCommand | None = None
-    """The command that was sent with the sandbox's start, until `exec` continues it."""
-    machine_seen: str | None = None
-    """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
-
-
 _T = TypeVar("_T")
-HostedInstanceT = TypeVar("HostedInstanceT", bound=HostedInstance)
 
 
-class HostedAgentProvider(AgentProvider[HostedInstanceT]):
-    """`AgentProvider` for a vendor that runs programs in its sandboxes.
+class HostedBox(AgentBox):
+    """`AgentBox` for a vendor that runs programs in its sandboxes.
 
-    A subclass implements `create_for`, `list`, `get`, `delete` and `_run`. Its `create_for` makes a
-    sandbox, awaits `self._begin(id, spec, first)`, and deletes the sandbox if that fails.
+    A subclass implements `info`, `delete` and `_run`.
     """
 
-    def __init__(self, kind: type[HostedInstanceT]) -> None:
-        super().__init__(kind)
-        self._assumed_agents: dict[str, str] = {}
-        """The assumption about the sandboxes of each image: the architecture of the agent that they need,
-        or `install.PRESENT`."""
-
-    def _completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
-        # Safe, because calls that must not be repeated use the agent, see `_agent.provider`.
-        return super()._completed(public(error), sandbox_id)
+    # Any: the provider's own type of box.
+    def __init__(self, provider: "HostedProvider[Any]", sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
+        self.hosted = provider
+        self.first: SentCommand | None = None
+        """The command that was sent with the sandbox's start, until `exec` continues it."""
+        self.machine_seen: str | None = None
+        """Identifies this run of the sandbox, to detect a restart; None before the first connection."""
 
     @abstractmethod
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
+    async def _run(self, argv: tuple[str, ...]) -> ProgramStream:
         """Run a program by one vendor call, as root if the vendor allows it, else as the vendor's user.
 
         Raises SandboxNotFoundError, ProviderUnavailableError and AuthenticationError.
@@ -121,18 +108,11 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     _root_is_ours: ClassVar[bool] = False
     """Whether each sandbox has its own root file system, so that profile="strict" may change it."""
 
-    _takes_uploads: bool = False
-    """Whether `_upload` works, as far as is known; a lasting refusal sets it to False."""
-
     def _flags(self, spec: SandboxSpec, user: str | None) -> list[str]:
         """Return the agent's flags. By default the vendor enforces the lifetime, so the agent need not."""
         return agent_flags(replace(spec, lifetime=None, detach=False), user=user)
 
-    def _can_upload(self) -> bool:
-        """Return whether `_upload` may run at the same time as the program that waits for its file."""
-        return self._takes_uploads
-
-    async def _upload(self, sandbox_id: str, path: str, data: bytes) -> None:
+    async def _upload(self, path: str, data: bytes) -> None:
         """Write a new file as the user that `_run` uses, by one request that may run concurrently.
 
         Raises UploadRefusedError if certainly no complete file was written, and what `_run` raises.
@@ -145,13 +125,8 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
     def _windows(self) -> Windows:
         return FAR
 
-    async def _begin(
-        self,
-        sandbox_id: str,
-        spec: SandboxSpec,
-        first: FirstCommand | None = None,
-        *,
-        user: str | None = None,
+    async def begin(
+        self, spec: SandboxSpec, first: FirstCommand | None = None, *, user: str | None = None
     ) -> None:
         """Install the agent in a new sandbox, start it and become its owner.
 
@@ -170,18 +145,18 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         verb, image = "strict" if is_strict else "start", spec.image or ""
         if spec.snapshot is not None:
             image = _SNAPSHOTS
-        assumed = self._assumed_agents.get(image, install.LIKELY)
-        uploads = self._can_upload()
+        assumed = self.hosted.assumed_agents.get(image, install.LIKELY)
+        uploads = self.hosted.can_upload()
         with anyio.move_on_after(_START_SECONDS) as scope:
             while True:
                 upload = ""
                 if uploads and assumed:
-                    upload = install.upload_path(assumed, sandbox_id)
+                    upload = install.upload_path(assumed, self.id)
                 greeting = self._greeting(spec, first) if upload or not assumed else None
                 if greeting is None:
                     upload = ""  # an upload would save no round trip
                 argv = install.command(
-                    _socket(sandbox_id),
+                    _socket(self.id),
                     verb,
                     flags,
                     assumed=assumed,
@@ -190,33 +165,32 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     first=b"" if greeting is None else greeting.data,
                 )
                 data = b"" if upload else install.data_of(assumed)
-                work = self._start_agent(sandbox_id, argv, data, greeting or spec, first)
+                work = self._start_agent(argv, data, greeting or spec, first)
                 try:
                     if upload:
-                        sending = self._upload(sandbox_id, upload, install.packed(assumed))
+                        sending = self._upload(upload, install.packed(assumed))
                         had = await _run_with_dependency(work, sending)
                     else:
                         had = await work
                 except install.WantsError as error:
-                    assumed = self._assumed_agents[image] = error.arch
+                    assumed = self.hosted.assumed_agents[image] = error.arch
                     continue
                 except UploadRefusedError as error:
                     uploads = False
-                    self._takes_uploads = self._takes_uploads and not error.lasting
+                    self.hosted.takes_uploads = self.hosted.takes_uploads and not error.lasting
                     if first is not None:
                         first.refuted()  # no agent can have started, so the command has not run
                     continue
                 if had:
-                    self._assumed_agents[image] = install.PRESENT
+                    self.hosted.assumed_agents[image] = install.PRESENT
                 return
         if scope.cancelled_caught:
             raise ProviderUnavailableError(
-                f"the agent of sandbox {sandbox_id!r} did not start within {_START_SECONDS:g} s"
+                f"the agent of sandbox {self.id!r} did not start within {_START_SECONDS:g} s"
             )
 
     async def _start_agent(
         self,
-        sandbox_id: str,
         argv: tuple[str, ...],
         data: bytes,
         start: Greeting | SandboxSpec,
@@ -227,13 +201,13 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
         `data` is the agent binary for the program's stdin. Return whether the sandbox already had it.
         """
         try:
-            stream = await self._run(sandbox_id, argv)
+            stream = await self._run(argv)
         except SandboxError as error:
             if first is not None and not is_ambiguous(error):
                 first.refuted()
             raise
         found = install.Found(stream, data)
-        await self._own(sandbox_id, found, start, first)
+        await self._own(found, start, first)
         return found.had_agent
 
     def _greeting(self, spec: SandboxSpec, first: FirstCommand | None) -> Greeting | None:
@@ -255,7 +229,6 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
 
     async def _own(
         self,
-        sandbox_id: str,
         found: install.Found,
         start: Greeting | SandboxSpec,
         first: FirstCommand | None,
@@ -267,7 +240,7 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             if len(sent) <= _LARGEST_FIRST and first.claim():
                 config = replace(config, first=sent)
         try:
-            client = await self._attach(sandbox_id, found, config, lifeline=False)
+            client = await self.attach(found, config, lifeline=False)
         except SandboxStartError as error:
             ended = error.__cause__
             refused = isinstance(ended, ConnectionEndedError) and ended.refused
@@ -278,64 +251,60 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
                     raise found.failure from None
                 case install.NoAgentError():
                     raise SandboxStartError(
-                        f"the agent of sandbox {sandbox_id!r} did not start: {found.failure}"
+                        f"the agent of sandbox {self.id!r} did not start: {found.failure}"
                     ) from found.failure
             if not found.machine or (isinstance(ended, ConnectionEndedError) and not ended.reason):
-                raise self._broke(sandbox_id) from error
+                raise self._broke() from error
             raise
-        instance = self._instance(sandbox_id)
-        instance.machine_seen = found.machine
+        self.machine_seen = found.machine
         if first is not None and client.first is not None:
-            instance.first = SentCommand(first.command, client, client.first)
+            self.first = SentCommand(first.command, client, client.first)
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        instance = self._known(sandbox_id)
-        first = instance.first
+    async def exec(self, command: Command, output: Output) -> Exit:
+        first = self.first
         if first is None or first.command is not command:
-            return await super().exec(sandbox_id, command, output)
-        instance.first = None
+            return await super().exec(command, output)
+        self.first = None
         try:
             return await requests.follow(first.stream, command, output)
         except (ConnectionEndedError, SilentError, CallError) as error:
-            raise await self._explained(error, sandbox_id, first.client, None, once=True) from error
+            raise await self._explained(error, first.client, None, once=True) from error
 
-    async def _connect(self, sandbox_id: str) -> ByteStream:
+    async def _connect(self) -> ByteStream:
         try:
-            stream = await self._run(sandbox_id, install.command(_socket(sandbox_id), "find"))
+            stream = await self._run(install.command(_socket(self.id), "find"))
         except SandboxNotFoundError as error:
-            known = self._known(sandbox_id)
-            if known.machine_seen is None or known.deletions:
+            if self.machine_seen is None or self.deletions:
                 raise
-            ended = await self._why_ended(sandbox_id, "")
+            ended = await self._why_ended("")
             if isinstance(ended, SandboxTerminatedError) and not ended.by_command:
                 raise  # `ended` says no more than "not found"
             raise ended from error
         try:
             found = await install.after_preamble(stream)
         except install.NoAgentError as error:
-            raise await self._why_none(sandbox_id, error) from error
+            raise await self._why_none(error) from error
         except BROKEN as error:
-            raise self._broke(sandbox_id) from error
-        known = self._known(sandbox_id)
-        known.machine_seen = known.machine_seen or found.machine
+            raise self._broke() from error
+        self.machine_seen = self.machine_seen or found.machine
         return found
 
-    def _broke(self, sandbox_id: str) -> ProviderUnavailableError:
+    def _broke(self) -> ProviderUnavailableError:
         return ProviderUnavailableError(
-            f"the connection to sandbox {sandbox_id!r} broke before its agent replied"
+            f"the connection to sandbox {self.id!r} broke before its agent replied"
         )
 
-    async def _why_none(self, sandbox_id: str, error: install.NoAgentError) -> SandboxError:
+    async def _why_none(self, error: install.NoAgentError) -> SandboxError:
         """Return the error for a sandbox that runs programs but has no agent."""
         try:
-            await self.get(sandbox_id)
+            await self.info()
         except SandboxNotFoundError:
-            return await self._why_ended(sandbox_id, "")
+            return await self._why_ended("")
         except SandboxError as failure:
             return failure
-        before = self._known(sandbox_id).machine_seen
+        before = self.machine_seen
         if error.machine is None or before is None:
-            return ProviderUnavailableError(f"sandbox {sandbox_id!r} has no agent: {error}")
+            return ProviderUnavailableError(f"sandbox {self.id!r} has no agent: {error}")
         same = before == error.machine
         why = (
             "a program in it ended its agent"
@@ -343,15 +312,15 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             else "the vendor restarted it, and its processes are gone"
         )
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} cannot be used any more: {why} ({error})",
+            f"sandbox {self.id!r} cannot be used any more: {why} ({error})",
             by_command=same,
         )
 
-    async def _why_ended(self, sandbox_id: str, reason: str) -> SandboxError:
+    async def _why_ended(self, reason: str) -> SandboxError:
         if reason:
-            return await super()._why_ended(sandbox_id, reason)
+            return await super()._why_ended(reason)
         try:
-            by_command = await self._ended_by_itself(sandbox_id)
+            by_command = await self._ended_by_itself()
         except SandboxError:
             by_command = False  # the vendor has no record of it any more
         why = (
@@ -360,17 +329,43 @@ class HostedAgentProvider(AgentProvider[HostedInstanceT]):
             else "its lifetime passed, or it was stopped"
         )
         return SandboxTerminatedError(
-            f"sandbox {sandbox_id!r} has ended: {why}",
+            f"sandbox {self.id!r} has ended: {why}",
             by_command=by_command,
         )
 
-    async def _ended_by_itself(self, sandbox_id: str) -> bool:
+    async def _ended_by_itself(self) -> bool:
         """Return whether the vendor says that a sandbox ended without a request; by default False.
 
         Then its first process exited, which only its own commands can cause. Overridden for vendors that
         say so. Raises SandboxError.
         """
         return False
+
+
+class HostedProvider(AgentProvider[BoxT]):
+    """`AgentProvider` for a vendor that runs programs in its sandboxes.
+
+    A subclass implements `create` and `list`. Its `create` makes a sandbox, awaits `box.begin(spec, first)`,
+    and deletes the sandbox if that fails.
+    """
+
+    takes_uploads: bool = False
+    """Whether `HostedBox._upload` works, as far as is known; a lasting refusal sets it to False."""
+
+    # Any: the class of a box takes its provider's own type.
+    def __init__(self) -> None:
+        super().__init__()
+        self.assumed_agents: dict[str, str] = {}
+        """The assumption about the sandboxes of each image: the architecture of the agent that they need,
+        or `install.PRESENT`."""
+
+    def completed(self, error: SandboxError, sandbox_id: str | None) -> SandboxError:
+        # Safe, because calls that must not be repeated use the agent, see `_agent.box`.
+        return super().completed(public(error), sandbox_id)
+
+    def can_upload(self) -> bool:
+        """Return whether `HostedBox._upload` may run at the same time as the program that waits for its file."""
+        return self.takes_uploads
 
 
 def _socket(sandbox_id: str) -> str:

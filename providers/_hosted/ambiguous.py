@@ -1,13 +1,7 @@
-"""Vendor calls whose outcome is unknown, because the response is late, missing or unclear: limits and errors.
+"""Vendor calls whose outcome is unknown, because the response is late, missing or unclear: limits and errors."""
 
-All vendor calls have a time limit of ours, because the vendors' own limits are long or missing.
-"""
-
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
-
-import anyio
 
 from sandboxkit.errors import (
     ProviderUnavailableError,
@@ -15,11 +9,8 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxTerminatedError,
 )
-from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
 
 _T = TypeVar("_T")
-READING = (ValueError, LookupError, TypeError, AttributeError)
-"""The exceptions that parsing a response of an unexpected form raises."""
 SILENCE = 8.0
 """After this time (s) of silence the vendor counts as gone, both on a running command's stream and in a
 call that is normally fast. A provider's own `timeout` is for slow calls; if it is shorter than this, it
@@ -73,28 +64,6 @@ def public(error: SandboxError) -> SandboxError:
     return as_unavailable(error) if isinstance(error, AmbiguousError) else error
 
 
-@contextmanager
-def converted() -> Iterator[None]:
-    """Context that raises ProviderUnavailableError instead of AmbiguousError."""
-    try:
-        yield
-    except AmbiguousError as error:
-        raise public(error) from error
-
-
-async def bounded(call: Awaitable[_T], seconds: float, *, provider: str, what: str) -> _T:
-    """Await a call and return its result; raise SilenceError after `seconds`.
-
-    `what` is the call as a verb phrase, for the message.
-    """
-    with anyio.move_on_after(seconds):
-        return await call
-    raise SilenceError(
-        f"{provider} did not {what} within {seconds:g} s; check the network and the endpoint, "
-        "or give the provider a longer timeout"
-    )
-
-
 async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:
     """Make an idempotent call; if its connection broke, retry it once immediately.
 
@@ -106,32 +75,3 @@ async def repeatable(call: Callable[[], Awaitable[_T]]) -> _T:
         raise
     except AmbiguousError:
         return await call()
-
-
-def no_answer(
-    error: Exception,
-    unreachable: tuple[type[Exception], ...],
-    broken: tuple[type[Exception], ...],
-    *,
-    provider: str,
-    what: str,
-    addresses: str,
-) -> SandboxError:
-    """Return the error for a call without a usable response, because the vendor's client raised `error`.
-
-    `unreachable` are the client's exceptions before anything was sent, `broken` those of a lost
-    connection; any other exception comes from parsing the response. `what` is the call as a verb phrase,
-    `addresses` the variables with the vendor's addresses, both for the message.
-    """
-    rules = (
-        ErrorRule(unreachable, ProviderUnavailableError, f"check the network and {addresses}"),
-        ErrorRule(broken, AmbiguousError, "the connection broke: try again"),
-        ErrorRule(
-            (),
-            AmbiguousError,
-            f"this is not {provider}'s protocol: check {addresses} and any proxy",
-        ),
-    )
-    reason = ": ".join(filter(None, (type(error).__name__, str(error))))
-    text = f"{provider} could not {what}: {reason}"
-    return apply_rules(Failure(text, reason, {*type(error).__mro__}), rules)

@@ -3,14 +3,17 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError, SandboxError
+from sandboxkit.provider import Box
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, as_unavailable
 
-_Find = Callable[[], Awaitable[Sequence[str]]]
+_BoxT = TypeVar("_BoxT", bound=Box)
+_Find = Callable[[], Awaitable[Sequence[_BoxT]]]
 
 _LOOKS = (0.0, 0.2, 0.4, 0.8)
 """Delay (s) before each lookup, because listings may show a new sandbox late."""
@@ -26,48 +29,51 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class _Leftover:
-    """A possible leftover. `find` lists its ids; after the time `known`, an empty list is final."""
+    """A possible leftover. `find` lists its sandboxes; after the time `known`, an empty list is final."""
 
-    find: _Find
+    find: _Find[Box]
     known: float
 
 
 class Creations:
     """Creates a provider's sandboxes and tracks the leftovers that could not be removed yet."""
 
-    def __init__(self, delete: Callable[[str], Awaitable[None]], *, provider: str) -> None:
-        self._delete, self._provider = delete, provider
+    def __init__(self, *, provider: str) -> None:
+        self._provider = provider
         self._left: dict[str, _Leftover] = {}
         """Leftovers by their name in error messages; `settle` removes them."""
         self._why: SandboxError | None = None
         self._retrying = False
 
-    async def once(self, create: Callable[[], Awaitable[str]], find: _Find, *, left: str) -> str:
-        """Create a sandbox and return its id; a failed or cancelled creation leaves none behind.
+    async def once(
+        self, create: Callable[[], Awaitable[_BoxT]], find: _Find[_BoxT], *, left: str
+    ) -> _BoxT:
+        """Create a sandbox and return it; a failed or cancelled creation leaves none behind.
 
         `create` stores a key of this attempt with the sandbox and must end within its own deadline;
-        `find` lists the ids with this key. After an AmbiguousError, the first sandbox found is used and
+        `find` lists the sandboxes with this key. After an AmbiguousError, the first sandbox found is used and
         any other is deleted. If none is found, the vendor may still carry out the call: this raises
         ProviderUnavailableError, whose message names `left`, such as "a sandbox named 'x'", and each
         later creation, as well as `settle`, searches again.
         """
         await self._retry()
-        # Shielded, because the vendor would carry out a cancelled call, and the id would be lost.
-        sandbox_id = ""
+        # Shielded, because the vendor would carry out a cancelled call, and its id would be lost.
+        box: _BoxT | None = None
         with anyio.CancelScope(shield=True):
             try:
-                sandbox_id = await create()
+                box = await create()
             except AmbiguousError as error:
-                sandbox_id = await self._search(find, error, left)
+                box = await self._search(find, error, left)
+        assert box is not None  # nothing cancels that scope
         try:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException as error:
-            await self.discard(sandbox_id, error)
+            await self.discard(box, error)
             raise
-        return sandbox_id
+        return box
 
     @asynccontextmanager
-    async def preparing(self, sandbox_id: str) -> AsyncIterator[None]:
+    async def preparing(self, box: Box) -> AsyncIterator[None]:
         """Context for preparing a new sandbox: an error in it deletes the sandbox.
 
         Raises ProviderUnavailableError, which is retryable, instead of OutcomeUnknownError, because the
@@ -79,24 +85,24 @@ class Creations:
             unavailable = ProviderUnavailableError(
                 f"the sandbox was created, but could not be prepared: {error}"
             )
-            await self.discard(sandbox_id, unavailable)
+            await self.discard(box, unavailable)
             raise unavailable from error
         except BaseException as error:
-            await self.discard(sandbox_id, error)
+            await self.discard(box, error)
             raise
 
-    async def discard(self, sandbox_id: str, error: BaseException) -> None:
+    async def discard(self, box: Box, error: BaseException) -> None:
         """Delete a sandbox after `error`. A failed deletion is retried later and noted on `error`."""
         with anyio.CancelScope(shield=True):
             try:
-                await self._delete(sandbox_id)
+                await box.delete()
             except SandboxError as failure:
-                error.add_note(f"and {sandbox_id} could not be removed yet: {failure}")
+                error.add_note(f"and {box.id} could not be removed yet: {failure}")
 
-                async def find() -> Sequence[str]:
-                    return [sandbox_id]
+                async def find() -> Sequence[Box]:
+                    return [box]
 
-                self._left[f"sandbox {sandbox_id!r}"] = _Leftover(find, anyio.current_time())
+                self._left[f"sandbox {box.id!r}"] = _Leftover(find, anyio.current_time())
 
     async def settle(self) -> None:
         """Remove all leftovers; return at once if there are none.
@@ -116,8 +122,8 @@ class Creations:
                 "`sandboxkit ls`"
             )
 
-    async def _search(self, find: _Find, error: AmbiguousError, left: str) -> str:
-        found: Sequence[str] = ()
+    async def _search(self, find: _Find[_BoxT], error: AmbiguousError, left: str) -> _BoxT:
+        found: Sequence[_BoxT] = ()
         failure: SandboxError | None = None
         with anyio.move_on_after(_SEARCH_SECONDS):
             for pause in _LOOKS:
@@ -158,8 +164,8 @@ class Creations:
             async with limiter:
                 try:
                     found = await left.find()
-                    for sandbox_id in found:
-                        await self._delete(sandbox_id)
+                    for box in found:
+                        await box.delete()
                 except SandboxError as error:
                     self._why = error
                     return

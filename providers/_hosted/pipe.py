@@ -1,7 +1,9 @@
-"""A bounded byte buffer between two tasks of one process."""
+"""Parts of the streams of programs: a bounded byte buffer between two tasks, and tasks that end programs."""
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
+from typing import Any
 
 import anyio
 
@@ -53,3 +55,24 @@ class BytePipe:
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
+
+
+class Endings:
+    """Background tasks that end programs; each takes a bounded time."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, ending: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run `ending` in a task that the caller's cancellation does not stop."""
+        task = asyncio.create_task(ending)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def settle(self, *, cancel: bool = False) -> None:
+        """Wait for all tasks, which are cancelled first if `cancel`."""
+        for task in self._tasks if cancel else ():
+            task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)

@@ -5,9 +5,7 @@ event socket, and read no dotenv file.
 """
 
 import os
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, ClassVar
 
 import aiohttp
 from daytona_api_client_async import ApiClient, Configuration, SandboxApi, SnapshotsApi
@@ -18,29 +16,25 @@ from daytona_toolbox_api_client_async import ProcessApi
 from daytona_toolbox_api_client_async.exceptions import ApiException as ToolboxException
 
 from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import READING, SILENCE, bounded, no_answer
-from sandboxkit.providers.daytona._errors import (
-    KEY_VARIABLE,
-    NAME,
-    handshake_error,
-    status_error,
-)
-
-_T = TypeVar("_T")
+from sandboxkit.providers._hosted.account import VendorAccount, check_address
+from sandboxkit.providers.daytona._errors import KEY_VARIABLE, NAME, handshake_error, status_error
 
 _DEFAULT_URL = "https://app.daytona.io/api"
 _CONNECTIONS = 250
 
 
-class DaytonaAccount:
+class DaytonaAccount(VendorAccount):
     """The account that DAYTONA_API_KEY names, at DAYTONA_API_URL."""
 
+    name: ClassVar = NAME
+    addresses: ClassVar = "DAYTONA_API_URL"
+    refusals: ClassVar = (ApiException, ToolboxException, aiohttp.WSServerHandshakeError)
+    unreachable: ClassVar = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+    broken: ClassVar = (aiohttp.ClientError, OSError)
+
     def __init__(self, api_key: str | None, timeout: float) -> None:
+        super().__init__(timeout)
         self._api_key = api_key
-        self.timeout = timeout
-        """Time limit of a creation in seconds."""
-        self.silence = min(timeout, SILENCE)
-        """Time limit of any other call in seconds."""
         self._client: ApiClient | None = None
         self._closed = False
 
@@ -57,22 +51,11 @@ class DaytonaAccount:
     def check(self) -> None:
         """Raise ConfigurationError when no call could succeed."""
         variable, credential = self._credential()
-        if not credential:
-            raise ConfigurationError(
-                f"provider 'daytona' needs an API key: set {KEY_VARIABLE} (keys are made on the "
-                "dashboard of app.daytona.io)"
-            )
-        if not (credential.isascii() and credential.isprintable()) or " " in credential:
-            raise ConfigurationError(
-                f"{variable} is not a key: it has spaces, line breaks or other characters that "
-                "keys do not have"
-            )
+        where = "keys are made on the dashboard of app.daytona.io"
+        self.check_key(variable, credential, where)
         if variable != KEY_VARIABLE and not os.environ.get("DAYTONA_ORGANIZATION_ID"):
             raise ConfigurationError("DAYTONA_JWT_TOKEN needs DAYTONA_ORGANIZATION_ID beside it")
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"DAYTONA_API_URL={self.url!r} is not an http or https address"
-            )
+        check_address("DAYTONA_API_URL", self.url)
 
     def sandboxes(self) -> SandboxApi:
         """Return the client for sandboxes."""
@@ -104,21 +87,17 @@ class DaytonaAccount:
         assert session is not None
         return session
 
-    async def call(
-        self,
-        call: Awaitable[_T],
-        *,
-        what: str,
-        sandbox_id: str | None = None,
-        seconds: float | None = None,
-    ) -> _T:
-        """Await a generated client's call for at most `seconds`, `silence` by default.
+    # Any: any of `refusals`.
+    def refused(self, error: Any, what: str, sandbox_id: str | None) -> SandboxError:
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if isinstance(error, aiohttp.WSServerHandshakeError):
+            status, reason = error.status, error.message
+            return handshake_error(status, reason, headers, what=what, sandbox_id=sandbox_id)
+        status = error.status or 500
+        return status_error(status, error.body, headers, what=what, sandbox_id=sandbox_id)
 
-        Raises sandboxkit's errors, AmbiguousError if the call may have been carried out.
-        """
-        seconds = self.silence if seconds is None else seconds
-        with _translated(what, sandbox_id):
-            return await bounded(call, seconds, provider=NAME, what=what)
+    def identity(self) -> str:
+        return f"{self.url} {self.headers()}"
 
     async def aclose(self) -> None:
         """Close the connections. Later calls raise ConfigurationError."""
@@ -143,36 +122,3 @@ class DaytonaAccount:
         key = self._api_key or os.environ.get(KEY_VARIABLE, "")
         token = os.environ.get("DAYTONA_JWT_TOKEN", "")
         return ("DAYTONA_JWT_TOKEN", token) if token and not key else (KEY_VARIABLE, key)
-
-
-@contextmanager
-def _translated(what: str, sandbox_id: str | None) -> Iterator[None]:
-    """Convert the clients' exceptions to sandboxkit's errors."""
-    try:
-        yield
-    except SandboxError:  # some are also an OSError or a ValueError
-        raise
-    except (ApiException, ToolboxException) as error:
-        raise status_error(
-            error.status or 500, error.body, _lower(error), what=what, sandbox_id=sandbox_id
-        ) from None
-    except aiohttp.WSServerHandshakeError as error:
-        raise handshake_error(
-            error.status, error.message, _lower(error), what=what, sandbox_id=sandbox_id
-        ) from error
-    except (aiohttp.ClientError, OSError, *READING) as error:
-        raise no_answer(
-            error,
-            (aiohttp.ClientConnectorError, aiohttp.InvalidURL),
-            (aiohttp.ClientError, OSError),
-            provider=NAME,
-            what=what,
-            addresses="DAYTONA_API_URL",
-        ) from error
-
-
-def _lower(
-    error: ApiException | ToolboxException | aiohttp.WSServerHandshakeError,
-) -> dict[str, str]:
-    """Return the response's headers, with names in lower case."""
-    return {name.lower(): value for name, value in (error.headers or {}).items()}

@@ -133,8 +133,9 @@ def status_error(
     status: int, body: str | None, headers: Mapping[str, str], *, what: str, sandbox_id: str | None
 ) -> SandboxError:
     """Return the error for an HTTP status of 400 or above. Header names are in lower case."""
-    failure = _failure(status, message_of(body), headers, what, sandbox_id)
-    codes = failure.codes if _is_daytonas(body) else failure.codes | {_FOREIGN}
+    message, is_daytonas = _message_of(body)
+    failure = _failure(status, message, headers, what, sandbox_id)
+    codes = failure.codes if is_daytonas else failure.codes | {_FOREIGN}
     return apply_rules(replace(failure, codes=codes), _STATUS)
 
 
@@ -162,26 +163,21 @@ def _failure(
     return Failure(text, message, {status}, sandbox_id, retry_after(headers))
 
 
-def message_of(body: str | None) -> str:
-    """Return the message of an error response as text; for an HTML page, its title."""
-    body = (body or "").strip()
+def _message_of(body: str | None) -> tuple[str, bool]:
+    """Return the message of an error response as text, and whether Daytona sent it, not a proxy in between.
+
+    The message of an HTML page is its title.
+    """
+    text = (body or "").strip()
     try:
-        answer = json.loads(body)
+        answer = json.loads(text)
     except ValueError:
-        if not body.startswith("<"):
-            return body[:_LONGEST]
-        title = re.search(r"<title>(.*?)</title>", body, re.IGNORECASE | re.DOTALL)
-        return (title[1] if title else re.sub(r"<[^>]*>", " ", body)).strip()[:_LONGEST]
+        if text.startswith("<"):
+            title = re.search(r"<title>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+            text = (title[1] if title else re.sub(r"<[^>]*>", " ", text)).strip()
+        return text[:_LONGEST], False
     if not isinstance(answer, dict):
-        return str(answer)[:_LONGEST]
+        return str(answer)[:_LONGEST], False
     message = answer.get("message") or answer.get("error") or answer
-    return (", ".join(map(str, message)) if isinstance(message, list) else str(message))[:_LONGEST]
-
-
-def _is_daytonas(body: str | None) -> bool:
-    """Whether an error response comes from Daytona, not from a proxy in between."""
-    try:
-        answer = json.loads(body or "")
-    except ValueError:
-        return False
-    return isinstance(answer, dict) and ("message" in answer or "error" in answer)
+    text = ", ".join(map(str, message)) if isinstance(message, list) else str(message)
+    return text[:_LONGEST], "message" in answer or "error" in answer

@@ -2,16 +2,16 @@
 
 import json
 import re
-import secrets
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import anyio
 from daytona_api_client_async import (
     CreateSandboxSnapshot,
     Sandbox,
+    SandboxApi,
     SandboxListItem,
     SnapshotDto,
     SnapshotState,
@@ -22,34 +22,30 @@ from sandboxkit.errors import (
     AuthenticationError,
     CapacityError,
     ConfigurationError,
-    ImageNotFoundError,
     ProviderUnavailableError,
     SandboxError,
     SandboxNotFoundError,
     SandboxStartError,
     SandboxTerminatedError,
-    SnapshotNotFoundError,
 )
-from sandboxkit.provider import FirstCommand
+from sandboxkit.provider import Box, FirstCommand, no_sandbox
 from sandboxkit.providers._agent.frames import Windows
-from sandboxkit.providers._error_rules import no_sandbox
-from sandboxkit.providers._hosted.agent import HostedInstance, ProgramStream
+from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.ambiguous import (
     LAST_LOOK,
     AmbiguousError,
     as_unavailable,
     repeatable,
 )
-from sandboxkit.providers._hosted.creation import Creations
-from sandboxkit.providers._hosted.lifetime import keep_renewed
-from sandboxkit.providers._hosted.snapshots import SNAPSHOT_NAME, SnapshotProvider
+from sandboxkit.providers._hosted.records import SNAPSHOT_NAME
+from sandboxkit.providers._hosted.vendor import VendorBox, VendorProvider
 from sandboxkit.providers.daytona import _spec
 from sandboxkit.providers.daytona._account import DaytonaAccount
 from sandboxkit.providers.daytona._errors import NAME, ConflictError, start_error
-from sandboxkit.providers.daytona._terminal import DaytonaTerminals
-from sandboxkit.types import Diagnosis, PublicUrl, SandboxInfo, SandboxSpec, SandboxState
+from sandboxkit.providers.daytona._stream import DaytonaTerminals
+from sandboxkit.types import PublicUrl, SandboxInfo, SandboxSpec, SandboxState
 
-_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_T = TypeVar("_T")
 _PAGE = 100
 _POLL_SECONDS = 0.1
 _GONE = {DaytonaState.DESTROYED, DaytonaState.DESTROYING}
@@ -67,20 +63,204 @@ _WINDOWS = Windows(from_agent=512 << 10, to_agent=2 << 20)
 """Daytona disconnects a client 256 messages behind; a terminal's messages have at most 4 KiB."""
 
 
-@dataclass(eq=False)
-class DaytonaInstance(HostedInstance):
-    toolbox: str | None = None
-    """The URL of the toolbox's proxy, once known."""
+class DaytonaBox(VendorBox["DaytonaProvider"]):
+    """One sandbox of Daytona."""
+
+    ids = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+    def __init__(self, provider: "DaytonaProvider", sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
+        self.toolbox: str | None = None
+        """The URL of the toolbox's proxy, once known."""
+
+    async def _request(
+        self,
+        call: Callable[[SandboxApi, str], Awaitable[_T]],
+        what: str,
+        *,
+        seconds: float | None = None,
+    ) -> _T:
+        """Call Daytona about this sandbox; `call` gets the client and the id."""
+        account, sandbox_id = self.backend.account, self._existing_id()
+        made = call(account.sandboxes(), sandbox_id)
+        return await account.bounded(made, what=what, sandbox_id=sandbox_id, seconds=seconds)
+
+    async def started(self, spec: SandboxSpec) -> None:
+        """Wait until programs can run in a sandbox. Raises the error of one that does not start."""
+        found = await self._asked()
+        with anyio.move_on_after(self.backend.build_timeout) as scope:
+            while found.state is not DaytonaState.STARTED:
+                if found.state in _STOPPED or found.state in _GONE:
+                    raise _not_started(found, spec)
+                await anyio.sleep(_POLL_SECONDS)
+                found = await self._asked()
+        if scope.cancelled_caught:
+            queued = found.state is DaytonaState.PENDING_BUILD
+            kind = CapacityError if queued else ProviderUnavailableError
+            raise kind(
+                f"daytona did not start a sandbox within {self.backend.build_timeout:g} s, after which "
+                f"its state is {_state(found)}; give the provider a longer build_timeout"
+            )
+        self.toolbox = found.toolbox_proxy_url
+
+    async def prepare(self, spec: SandboxSpec, first: FirstCommand | None) -> None:
+        if spec.native_rules is not None:
+            self.backend.check_stored(spec, _spec.allowed(await self._detail()))
+        if spec.snapshot is not None and _spec.has_size(spec):
+            _spec.check_size(spec, await self._detail())
+        await super().prepare(spec, first)
+        if spec.lifetime is not None:
+            await self.set_timer(self._delete_after(spec.lifetime))
+
+    async def _keep_files(self, name: str, seconds: int | None) -> str:
+        lost: SandboxError | None = None
+        if seconds is None:  # one that is being removed still has the name
+            await self.backend.snapshot_there(name, None)
+        try:
+            await self._request(
+                lambda api, box_id: api.create_sandbox_snapshot(
+                    box_id, CreateSandboxSnapshot(name=name)
+                ),
+                "make a snapshot",
+                seconds=self.backend.account.timeout,
+            )
+        except AmbiguousError as error:
+            lost = error  # Daytona may be making it
+        with anyio.move_on_after(self.backend.build_timeout):
+            found = await self._asked()
+            while found.state is DaytonaState.SNAPSHOTTING:
+                await anyio.sleep(_POLL_SECONDS)
+                found = await self._asked()
+            if found.state in _FAILED or not await self.backend.snapshot_there(name, None):
+                # Daytona itself gives no reason: the sandbox is as before.
+                raise lost or SandboxStartError(
+                    f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}"
+                )
+            return name if seconds is not None else f"{_spec.SNAPSHOT}{name}"
+        raise ProviderUnavailableError(
+            f"daytona made no snapshot within {self.backend.build_timeout:g} s; give the provider a longer "
+            "build_timeout"
+        )
+
+    def _windows(self) -> Windows:
+        return _WINDOWS
+
+    async def _run(self, argv: tuple[str, ...]) -> ProgramStream:
+        try:
+            return await (await self._terminals()).run(argv)
+        except (AuthenticationError, SandboxNotFoundError, AmbiguousError) as error:
+            raise await self._why_no_way(error) from error
+        except SandboxStartError as error:
+            if self.machine_seen is None:
+                raise
+            raise SandboxTerminatedError(
+                f"sandbox {self.id!r} cannot be used any more: a program in it has changed how its "
+                f"shells start ({error})",
+                by_command=True,
+            ) from error
+
+    async def _ended_by_itself(self) -> bool:
+        return (await self._asked()).state is DaytonaState.STOPPED
+
+    async def _why_no_way(self, error: SandboxError) -> SandboxError:
+        """Return the error for a failed connection to a sandbox: whether the sandbox still runs decides.
+
+        Daytona's proxy answers 400 or 401 for a sandbox that has ended.
+        """
+        try:
+            found = await self._detail(seconds=min(LAST_LOOK, self.backend.account.timeout))
+            if found.state in _STOPPED and self.machine_seen is not None:
+                return no_sandbox(self.id)
+        except SandboxNotFoundError as gone:
+            return gone
+        except SandboxError as failure:
+            error.add_note(f"and it is unknown whether the sandbox still runs: {failure}")
+        if isinstance(error, AuthenticationError):
+            return error
+        text = f"daytona has sandbox {self.id!r}, but cannot connect to it ({error}); try again"
+        return as_unavailable(error, text if isinstance(error, SandboxNotFoundError) else None)
+
+    async def info(self) -> SandboxInfo:
+        return _info(await self._detail())
+
+    async def _end(self) -> None:
+        try:
+            await self.aclose()
+        finally:
+            await self._delete()
+
+    async def _delete(self) -> None:
+        with anyio.move_on_after(self.backend.account.timeout):
+            while True:
+                try:
+                    await repeatable(
+                        lambda: self._request(SandboxApi.delete_sandbox, "delete a sandbox")
+                    )
+                except SandboxNotFoundError:
+                    pass
+                except ConflictError:  # its state is changing; it can be deleted afterwards
+                    await anyio.sleep(_POLL_SECONDS)
+                    continue
+                return
+        raise AmbiguousError(
+            f"daytona did not delete a sandbox within {self.backend.account.timeout:g} s; try again"
+        )
+
+    async def _delete_after(self, lifetime: float) -> None:
+        """Delete the sandbox at its exact lifetime. Daytona's minutes apply if this process has ended."""
+        await anyio.sleep(lifetime)
+        try:
+            await self.delete()
+        except SandboxError:
+            pass  # Daytona deletes it within a minute
+
+    async def renew(self, lifetime: float) -> None:
+        await super().renew(lifetime)
+        self.is_ours = True
+        self.backend.keep(self)
+        await self.set_timer(self._delete_after(lifetime))
+
+    async def _terminals(self) -> DaytonaTerminals:
+        if self.toolbox is None:
+            self.toolbox = (await self._detail()).toolbox_proxy_url
+        return DaytonaTerminals(self.backend.account, self.id, self.toolbox)
+
+    async def _asked(self, *, seconds: float | None = None) -> Sandbox:
+        return await self._request(SandboxApi.get_sandbox, "describe a sandbox", seconds=seconds)
+
+    async def _detail(self, *, seconds: float | None = None) -> Sandbox:
+        found = await self._asked(seconds=seconds)
+        if found.state in _GONE or not self.backend.marks.items() <= found.labels.items():
+            raise no_sandbox(self.id)
+        return found
+
+    async def public_url(self, port: int) -> PublicUrl:
+        found = await self._detail()
+        preview = await self._request(
+            lambda api, box_id: api.get_port_preview_url(box_id, port), "find the address of a port"
+        )
+        if found.public:
+            return PublicUrl(preview.url, "anyone")
+        return PublicUrl(preview.url, "token", {"X-Daytona-Preview-Token": preview.token})
+
+    async def _set_lifetime(self, seconds: int) -> None:
+        minutes = _spec.minutes(seconds)
+        await self._request(lambda api, box_id: api.set_ttl(box_id, minutes), "renew a sandbox")
 
 
-class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
+class DaytonaProvider(VendorProvider[DaytonaBox, DaytonaAccount]):
     """Sandboxes of the account that DAYTONA_API_KEY names.
 
     An image is a registry reference, or "snapshot:NAME" for a snapshot of the account.
     """
 
     name: ClassVar[str] = NAME
+    box_type: ClassVar[type[Box]] = DaytonaBox
     native_egress: ClassVar[bool] = True
+    rules: ClassVar = _spec.RULES
+    longest: ClassVar[int] = 30 * 24 * 3600  # an organization's own limit may be lower
+    marks: ClassVar[Mapping[str, str]] = {"sandboxkit.daytona": "1"}
+    isolation: ClassVar[str] = "its own container or virtual machine on Daytona's servers"
 
     def __init__(
         self, *, api_key: str | None = None, timeout: float = 60.0, build_timeout: float = 600.0
@@ -88,128 +268,45 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
         """`api_key` defaults to $DAYTONA_API_KEY. `timeout` (s) limits the creation of a sandbox, and
         `build_timeout` (s) the time that it takes to start. Other calls have shorter limits, which
         `timeout` can only lower."""
-        super().__init__(DaytonaInstance)
-        self._account = DaytonaAccount(api_key, timeout)
-        self._build_timeout = build_timeout
-        self._creations = Creations(self.delete, provider=NAME)
+        super().__init__(DaytonaAccount(api_key, timeout))
+        self.build_timeout = build_timeout
 
-    def check(self, spec: SandboxSpec) -> None:
-        self._account.check()
-        _spec.check(spec)
-
-    async def _bare(self, spec: SandboxSpec) -> str:
-        name = f"sandboxkit-{secrets.token_hex(16)}"
-        sandbox_id = await self._creations.once(
-            lambda: self._create(spec, name),
-            lambda: self._named(name),
-            left=f"a sandbox named {name!r}",
+    def check_pause(self) -> None:
+        raise ConfigurationError(
+            "provider 'daytona' cannot pause a sandbox: Daytona pauses virtual machines only, not containers, "
+            "and its stop ends all processes"
         )
-        if self._known(sandbox_id).toolbox is None:
-            async with self._creations.preparing(sandbox_id):
-                await self._started(sandbox_id, spec)
-        return sandbox_id
 
-    async def _make(self, spec: SandboxSpec, first: FirstCommand | None) -> str:
-        self._check_snapshot_id(spec)
-        try:
-            sandbox_id = await self._bare(spec)
-        except ImageNotFoundError as error:
-            if spec.snapshot is None:
-                raise
-            raise SnapshotNotFoundError(str(error)) from error
-        async with self._creations.preparing(sandbox_id):
-            if spec.native_rules is not None:
-                _spec.check_network(spec, await self._detail(sandbox_id))
-            if spec.snapshot is not None and _spec.has_size(spec):
-                _spec.check_size(spec, await self._detail(sandbox_id))
-            await self._begin(sandbox_id, spec, first)
-            await self._instance(sandbox_id).set_timer(
-                keep_renewed(lambda seconds: self._set_ttl(sandbox_id, seconds))
-                if spec.lifetime is None
-                else self._end(sandbox_id, spec.lifetime)
-            )
-        return sandbox_id
+    async def _bare(self, spec: SandboxSpec) -> DaytonaBox:
+        box = await super()._bare(spec)
+        if box.toolbox is None:
+            async with self._creations.preparing(box):
+                await box.started(spec)
+        return box
 
-    async def _create(self, spec: SandboxSpec, name: str) -> str:
-        what = f"create a sandbox from {_source(spec)}"
-        body = _spec.request(spec, name, self._account.target)
-        made = await self._account.call(
-            self._account.sandboxes().create_sandbox(body),
-            what=what,
-            seconds=self._account.timeout,
+    async def _create(self, spec: SandboxSpec, key: str) -> DaytonaBox:
+        tags, seconds = self.tags_of(spec), self.seconds(spec.lifetime)
+        body = _spec.request(spec, key, tags, seconds, self.account.target)
+        made = await self.account.bounded(
+            self.account.sandboxes().create_sandbox(body),
+            what=f"create a sandbox from {_source(spec)}",
+            seconds=self.account.timeout,
         )
+        box = self.box(made.id)
         if made.state is DaytonaState.STARTED and made.toolbox_proxy_url:  # from a warm pool
-            self._instance(made.id).toolbox = made.toolbox_proxy_url
-        return made.id
+            box.toolbox = made.toolbox_proxy_url
+        return box
 
-    async def _named(self, name: str) -> list[str]:
-        try:
-            return [(await self._detail(name)).id]
-        except SandboxNotFoundError:
-            return []
-
-    async def _started(self, sandbox_id: str, spec: SandboxSpec) -> None:
-        """Wait until programs can run in a sandbox. Raises the error of one that does not start."""
-        found = await self._asked(sandbox_id)
-        with anyio.move_on_after(self._build_timeout) as scope:
-            while found.state is not DaytonaState.STARTED:
-                if found.state in _STOPPED or found.state in _GONE:
-                    raise _not_started(found, spec)
-                await anyio.sleep(_POLL_SECONDS)
-                found = await self._asked(sandbox_id)
-        if scope.cancelled_caught:
-            queued = found.state is DaytonaState.PENDING_BUILD
-            kind = CapacityError if queued else ProviderUnavailableError
-            raise kind(
-                f"daytona did not start a sandbox within {self._build_timeout:g} s, after which "
-                f"its state is {_state(found)}; give the provider a longer build_timeout"
-            )
-        self._instance(sandbox_id).toolbox = found.toolbox_proxy_url
-
-    def _account_name(self) -> str:
-        return f"{self._account.url} {self._account.headers()}"
-
-    def _image_of(self, spec: SandboxSpec) -> str:
-        return spec.image or ""
+    async def _created(self, key: str) -> Sequence[DaytonaBox]:
+        with suppress(SandboxNotFoundError):
+            return [self.box((await self.box(key).info()).id)]
+        return []
 
     def _may_bake(self, spec: SandboxSpec) -> bool:
         return _spec.fits_snapshot(spec) and super()._may_bake(spec)
 
-    async def _snapshot(self, sandbox_id: str, name: str) -> str:
-        await self._snapshot_there(name, None)  # one that is being removed still has the name
-        return f"{_spec.SNAPSHOT}{await self._keep_files(sandbox_id, name, 0)}"
-
-    async def _keep_files(self, sandbox_id: str, name: str, seconds: int) -> str:
-        lost: SandboxError | None = None
-        try:
-            await self._account.call(
-                self._account.sandboxes().create_sandbox_snapshot(
-                    sandbox_id, CreateSandboxSnapshot(name=name)
-                ),
-                what="make a snapshot",
-                sandbox_id=sandbox_id,
-                seconds=self._account.timeout,
-            )
-        except AmbiguousError as error:
-            lost = error  # Daytona may be making it
-        with anyio.move_on_after(self._build_timeout):
-            found = await self._asked(sandbox_id)
-            while found.state is DaytonaState.SNAPSHOTTING:
-                await anyio.sleep(_POLL_SECONDS)
-                found = await self._asked(sandbox_id)
-            if found.state in _FAILED or not await self._snapshot_there(name, None):
-                # Daytona itself gives no reason: the sandbox is as before.
-                raise lost or SandboxStartError(
-                    f"daytona made no snapshot: {found.error_reason or 'it gives no reason; try again'}"
-                )
-            return name
-        raise ProviderUnavailableError(
-            f"daytona made no snapshot within {self._build_timeout:g} s; give the provider a longer "
-            "build_timeout"
-        )
-
-    async def _snapshot_there(self, name: str, reference: str | None) -> str | None:
-        with anyio.move_on_after(self._account.timeout):
+    async def snapshot_there(self, name: str, reference: str | None) -> str | None:
+        with anyio.move_on_after(self.account.timeout):
             while (found := await self._snapshot_named(name)) is not None:
                 if found.state is not SnapshotState.REMOVING:
                     return f"{_spec.SNAPSHOT}{name}"
@@ -219,8 +316,8 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
     async def _snapshot_ids(self) -> AsyncIterator[str]:
         number, pages = 1, 1
         while number <= pages:
-            page = await self._account.call(
-                self._account.snapshots().get_all_snapshots(
+            page = await self.account.bounded(
+                self.account.snapshots().get_all_snapshots(
                     page=number, limit=_PAGE, name=SNAPSHOT_NAME
                 ),
                 what="list snapshots",
@@ -230,193 +327,44 @@ class DaytonaProvider(SnapshotProvider[DaytonaInstance]):
                     yield found.name
             number, pages = number + 1, page.total_pages
 
-    async def _remove_snapshot(self, reference: str) -> None:
+    async def remove_snapshot(self, reference: str) -> None:
         found = await self._snapshot_named(reference.removeprefix(_spec.SNAPSHOT))
         if found is not None:
-            await self._account.call(
-                self._account.snapshots().remove_snapshot(found.id), what="remove a snapshot"
+            await self.account.bounded(
+                self.account.snapshots().remove_snapshot(found.id), what="remove a snapshot"
             )
 
     async def _snapshot_named(self, name: str) -> SnapshotDto | None:
         try:
-            return await self._account.call(
-                self._account.snapshots().get_snapshot(name),
+            return await self.account.bounded(
+                self.account.snapshots().get_snapshot(name),
                 what="look for a snapshot",
                 sandbox_id=name,
             )
         except SandboxNotFoundError:
             return None
 
-    def _windows(self) -> Windows:
-        return _WINDOWS
-
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        try:
-            return await (await self._terminals(sandbox_id)).run(argv)
-        except (AuthenticationError, SandboxNotFoundError, AmbiguousError) as error:
-            raise await self._why_no_way(sandbox_id, error) from error
-        except SandboxStartError as error:
-            if self._known(sandbox_id).machine_seen is None:
-                raise
-            raise SandboxTerminatedError(
-                f"sandbox {sandbox_id!r} cannot be used any more: a program in it has changed how its "
-                f"shells start ({error})",
-                by_command=True,
-            ) from error
-
-    async def _ended_by_itself(self, sandbox_id: str) -> bool:
-        return (await self._asked(sandbox_id)).state is DaytonaState.STOPPED
-
-    async def _why_no_way(self, sandbox_id: str, error: SandboxError) -> SandboxError:
-        """Return the error for a failed connection to a sandbox: whether the sandbox still runs decides.
-
-        Daytona's proxy answers 400 or 401 for a sandbox that has ended.
-        """
-        try:
-            found = await self._detail(sandbox_id, seconds=min(LAST_LOOK, self._account.timeout))
-            if found.state in _STOPPED and self._known(sandbox_id).machine_seen is not None:
-                return no_sandbox(sandbox_id)
-        except SandboxNotFoundError as gone:
-            return gone
-        except SandboxError as failure:
-            error.add_note(f"and it is unknown whether the sandbox still runs: {failure}")
-        if isinstance(error, AuthenticationError):
-            return error
-        text = f"daytona has sandbox {sandbox_id!r}, but cannot connect to it ({error}); try again"
-        return as_unavailable(error, text if isinstance(error, SandboxNotFoundError) else None)
-
-    async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        wanted = {**tags, _spec.MARKER: "1"}
+    async def _listed(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         cursor: str | None = None
         while True:
-            page = await self._account.call(
-                self._account.sandboxes().list_sandboxes(
-                    labels=json.dumps(wanted), limit=_PAGE, cursor=cursor
+            page = await self.account.bounded(
+                self.account.sandboxes().list_sandboxes(
+                    labels=json.dumps(tags), limit=_PAGE, cursor=cursor
                 ),
                 what="list sandboxes",
             )
             for found in page.items:
-                if found.state not in _GONE and wanted.items() <= found.labels.items():
+                if found.state not in _GONE:
                     yield _info(found)
             cursor = page.next_cursor
             if not cursor:
                 return
 
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        return _info(await self._detail(sandbox_id))
-
-    async def delete(self, sandbox_id: str) -> None:
-        async with self._deletion(sandbox_id) as instance:
-            try:
-                await instance.aclose()
-            finally:
-                await self._delete(sandbox_id)
-
-    async def _end(self, sandbox_id: str, lifetime: float) -> None:
-        """Delete a sandbox at its exact lifetime. Daytona's minutes apply if this process has ended."""
-        await anyio.sleep(lifetime)
-        try:
-            await self.delete(sandbox_id)
-        except SandboxError:
-            pass  # Daytona deletes it within a minute
-
-    async def _delete(self, sandbox_id: str) -> None:
-        if not _ID.fullmatch(sandbox_id):
-            return
-        with anyio.move_on_after(self._account.timeout):
-            while True:
-                try:
-                    await repeatable(
-                        lambda: self._account.call(
-                            self._account.sandboxes().delete_sandbox(sandbox_id),
-                            what="delete a sandbox",
-                            sandbox_id=sandbox_id,
-                        )
-                    )
-                except SandboxNotFoundError:
-                    pass
-                except ConflictError:  # its state is changing; it can be deleted afterwards
-                    await anyio.sleep(_POLL_SECONDS)
-                    continue
-                return
-        raise AmbiguousError(
-            f"daytona did not delete a sandbox within {self._account.timeout:g} s; try again"
+    async def _reached(self) -> tuple[str, str]:
+        await self.account.bounded(
+            self.account.sandboxes().list_sandboxes(limit=1), what="list sandboxes"
         )
-
-    async def renew(self, sandbox_id: str, lifetime: float) -> None:
-        seconds = _spec.minutes(lifetime) * 60
-        await self._known(sandbox_id).set_timer(None)
-        await self._set_ttl(sandbox_id, seconds)
-        instance = self._instance(sandbox_id)
-        instance.is_ours = True
-        await instance.set_timer(self._end(sandbox_id, lifetime))
-
-    async def diagnose(self) -> Diagnosis:
-        isolation = "its own container or virtual machine on Daytona's servers"
-        try:
-            self._account.check()
-            await self._account.call(
-                self._account.sandboxes().list_sandboxes(limit=1), what="list sandboxes"
-            )
-        except SandboxError as error:
-            return Diagnosis(False, isolation, "no access to Daytona", str(error))
-        where = self._account.url
-        return Diagnosis(True, isolation, f"the key works at {where}")
-
-    async def aclose(self) -> None:
-        try:
-            await self._creations.settle()
-        finally:
-            await super().aclose()
-            await self._account.aclose()
-
-    async def _terminals(self, sandbox_id: str) -> DaytonaTerminals:
-        known = self._known(sandbox_id)
-        if known.toolbox is None:
-            known.toolbox = (await self._detail(sandbox_id)).toolbox_proxy_url
-        return DaytonaTerminals(self._account, sandbox_id, known.toolbox)
-
-    async def _asked(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
-        if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(sandbox_id)
-        return await self._account.call(
-            self._account.sandboxes().get_sandbox(sandbox_id),
-            what="describe a sandbox",
-            sandbox_id=sandbox_id,
-            seconds=seconds,
-        )
-
-    async def _detail(self, sandbox_id: str, *, seconds: float | None = None) -> Sandbox:
-        found = await self._asked(sandbox_id, seconds=seconds)
-        if found.state in _GONE or found.labels.get(_spec.MARKER) != "1":
-            raise no_sandbox(sandbox_id)
-        return found
-
-    def check_pause(self) -> None:
-        raise ConfigurationError(
-            "provider 'daytona' cannot pause a sandbox: Daytona pauses virtual machines only, not containers, "
-            "and its stop ends all processes"
-        )
-
-    async def public_url(self, sandbox_id: str, port: int) -> PublicUrl:
-        found = await self._detail(sandbox_id)
-        preview = await self._account.call(
-            self._account.sandboxes().get_port_preview_url(sandbox_id, port),
-            what="find the address of a port",
-            sandbox_id=sandbox_id,
-        )
-        if found.public:
-            return PublicUrl(preview.url, "anyone")
-        return PublicUrl(preview.url, "token", {"X-Daytona-Preview-Token": preview.token})
-
-    async def _set_ttl(self, sandbox_id: str, seconds: int) -> None:
-        if not _ID.fullmatch(sandbox_id):
-            raise no_sandbox(sandbox_id)
-        await self._account.call(
-            self._account.sandboxes().set_ttl(sandbox_id, -(-seconds // 60)),
-            what="renew a sandbox",
-            sandbox_id=sandbox_id,
-        )
+        return self.isolation, f"the key works at {self.account.url}"
 
 
 def _source(spec: SandboxSpec) -> str:

@@ -1,20 +1,13 @@
-"""Checks a SandboxSpec against what Daytona can honour, and converts it to a request."""
+"""Says what Daytona can honour of a SandboxSpec, and converts it to a request."""
 
 import math
 
 from daytona_api_client_async import CreateBuildInfo, CreateSandbox, Sandbox
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers import _rules
-from sandboxkit.providers._hosted.lifetime import whole_seconds
-from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
-from sandboxkit.providers._rules import STRICT, UNICODE, Rule, at_most, never
-from sandboxkit.providers.daytona._errors import NAME
+from sandboxkit.providers._rules import STRICT, UNICODE, Rule, never
 from sandboxkit.types import SandboxSpec
 
-MAX_LIFETIME = 30 * 24 * 3600
-"""Seconds. An organization's limit may be lower; Daytona then refuses the request."""
-MARKER = "sandboxkit.daytona"
 SNAPSHOT = "snapshot:"
 """Prefix of an `image` that is a snapshot of the account."""
 UNSUPPORTED = {
@@ -65,7 +58,6 @@ RULES = (
         "an image has no spaces or line breaks",
         lambda spec: any(c.isspace() or not c.isprintable() for c in spec.image or ""),
     ),
-    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
     Rule(
         "native_rules",
         "Daytona's list has names or networks, not both; give one kind, or leave native=True out",
@@ -73,11 +65,6 @@ RULES = (
     ),
     *UNICODE,
 )
-
-
-def check(spec: SandboxSpec) -> None:
-    """See `Provider.check`."""
-    _rules.check(spec, RULES, provider=NAME)
 
 
 def fits_snapshot(spec: SandboxSpec) -> bool:
@@ -93,12 +80,13 @@ def has_size(spec: SandboxSpec) -> bool:
     return any(_sizes(spec).values())
 
 
-def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
+def request(
+    spec: SandboxSpec, name: str, labels: dict[str, str], seconds: int, target: str | None
+) -> CreateSandbox:
     """Return the creation request; `name` is the attempt's key, which Daytona gives to one sandbox."""
     image = spec.image or ""
     names, networks = spec.native_rules or ((), ())
     snapshot = image.removeprefix(SNAPSHOT) if image.startswith(SNAPSHOT) else None
-    marks = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
     sizes = _sizes(spec) if spec.snapshot is None else {}  # a snapshot has those of its sandbox
     return CreateSandbox(
         name=name,
@@ -106,7 +94,7 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
         build_info=CreateBuildInfo(dockerfile_content=_dockerfile(spec))
         if _is_built(spec)
         else None,
-        labels={**spec.tags, **marks, MARKER: "1"},
+        labels=labels,
         network_block_all=spec.network == "none" and not names and not networks,
         domain_allow_list=",".join(names) or None,
         network_allow_list=",".join(networks) or None,
@@ -118,7 +106,7 @@ def request(spec: SandboxSpec, name: str, target: str | None) -> CreateSandbox:
         # show that it ended by itself.
         auto_stop_interval=0,
         auto_delete_interval=-1,
-        ttl_minutes=minutes(spec.lifetime),
+        ttl_minutes=minutes(seconds),
     )
 
 
@@ -133,20 +121,14 @@ def check_size(spec: SandboxSpec, found: Sandbox) -> None:
         )
 
 
-def check_network(spec: SandboxSpec, found: Sandbox) -> None:
-    """Raise ConfigurationError if Daytona did not store the list: it would then let everything out."""
-    names, networks = spec.native_rules or ((), ())
-    stored = (found.domain_allow_list or found.network_allow_list or "").split(",")
-    if (names or networks) and not set(stored) <= {*names, *networks}:
-        raise ConfigurationError(
-            "daytona did not store the list of Egress(native=True), which this server may be too old for: "
-            "leave native=True out"
-        )
+def allowed(found: Sandbox) -> list[str]:
+    """Return the names or networks that Daytona lets a sandbox reach, as it stored them."""
+    return (found.domain_allow_list or found.network_allow_list or "").split(",")
 
 
-def minutes(lifetime: float | None) -> int:
+def minutes(seconds: int) -> int:
     """Return a lifetime in whole minutes, Daytona's unit, rounded up."""
-    return math.ceil(whole_seconds(lifetime, provider=NAME, maximum=MAX_LIFETIME) / 60)
+    return math.ceil(seconds / 60)
 
 
 def _dockerfile(spec: SandboxSpec) -> str:

@@ -1,33 +1,47 @@
-"""The stdin and stdout of one program as a byte stream, over a raw terminal of its own."""
+"""Runs programs in a sandbox: a raw terminal of its own carries each one's stdin and stdout as a byte stream."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import re
 import secrets
+import shlex
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
+from urllib.parse import urlencode
 
 import aiohttp
 import anyio
 
-from sandboxkit.errors import SandboxError, SandboxStartError
+from sandboxkit.errors import SandboxError, SandboxNotFoundError, SandboxStartError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.ambiguous import AmbiguousError
-from sandboxkit.providers.daytona import _scripts
+from sandboxkit.providers._hosted.ambiguous import LAST_LOOK, AmbiguousError
+from sandboxkit.providers.daytona._account import DaytonaAccount
 
 _PIECE = 60 << 10
 """Bytes per message; Daytona accepts at most 64 KiB."""
 _DIAGNOSTICS_BYTES = 2000
 _CLOSE_SECONDS = 1.0
 _STATUS = re.compile(rb"(\d+)\x1e")
+# attrs generates the class's constructor, which pyright does not see.
+_CLOSE_SOON = aiohttp.ClientWSTimeout(ws_close=1.0)  # pyright: ignore[reportCallIssue]
+_EXITS = "X-Daytona-Pty-Exit-Control"
+_ENVS = "X-Daytona-Pty-Envs~"
+_NO_HOME = "/proc"
+"""The HOME of login shells: nobody can create a profile file there, not even root."""
+_UNSURE = (AmbiguousError, SandboxStartError)
+"""Errors after which the terminal may exist."""
+_LARGEST_MESSAGE = 1 << 20
+_PAUSES = (0.1, 0.2, 0.4, 0.0)
+"""Seconds to wait after each attempt to remove a terminal that may not exist yet."""
 
 Socket: TypeAlias = "aiohttp.ClientWebSocketResponse[bool]"
 
 
 class TerminalStream(ProgramStream):
-    """A program's stdin and stdout on a terminal; `_scripts` makes the terminal 8-bit exact.
+    """A program's stdin and stdout on a terminal; `enter` makes the terminal 8-bit exact.
 
     Daytona disconnects a client that is 256 messages behind, so all output is read at once and
     buffered without a limit. The protocol spoken with the program has to limit it.
@@ -70,7 +84,7 @@ class TerminalStream(ProgramStream):
         self = cls(sandbox_id, await connecting)
         try:
             await self._enter(patience)
-            await self.send(_scripts.begin(argv, self._mark, self._end))
+            await self.send(begin(argv, self._mark, self._end))
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.aclose()
@@ -129,7 +143,7 @@ class TerminalStream(ProgramStream):
     async def _enter(self, patience: float) -> None:
         with anyio.move_on_after(patience):
             for wait in (patience / 2, patience):  # twice: a profile may have read the first
-                await self.send(_scripts.enter(self._mark))
+                await self.send(enter(self._mark))
                 with anyio.move_on_after(wait):
                     while self._raw is None and self._why is None:
                         self._changed.clear()
@@ -157,7 +171,7 @@ class TerminalStream(ProgramStream):
         return AmbiguousError(f"daytona could not run a program: {self._why}")
 
     def _words(self) -> str:
-        output = self.diagnostics.replace(_scripts.enter(self._mark).rstrip(), b"")
+        output = self.diagnostics.replace(enter(self._mark).rstrip(), b"")
         return repr(output.decode(errors="replace").strip()[-300:])
 
     async def _listen(self) -> None:
@@ -197,7 +211,7 @@ class TerminalStream(ProgramStream):
     def _before(self, data: bytes) -> None:
         """Handle output of the profiles and the shell, up to the mark."""
         self._held += data
-        before, mark, after = self._held.partition(_scripts.entered(self._mark))
+        before, mark, after = self._held.partition(entered(self._mark))
         self.diagnostics = before[-_DIAGNOSTICS_BYTES:]
         if not mark:
             self._held = self._held[-_DIAGNOSTICS_BYTES:]
@@ -208,7 +222,7 @@ class TerminalStream(ProgramStream):
 
     def _program(self, data: bytes) -> None:
         """Handle the program's output, up to the trailer."""
-        mark, _ = _scripts.trailer(self._end)
+        mark, _ = trailer(self._end)
         data, given = self._held + data, self._given
         at = data.find(mark)
         if at >= 0:
@@ -225,9 +239,127 @@ class TerminalStream(ProgramStream):
 
     def _after(self, data: bytes) -> None:
         """Handle the trailer, which has the end of the program's stderr."""
-        _, end = _scripts.trailer(self._end)
+        _, end = trailer(self._end)
         self._held += data
         output, mark, _ = self._held.partition(end)
         if mark:
             self.diagnostics, self._ended = output, True
             self._take = lambda data: None
+
+
+class DaytonaTerminals:
+    """Opens a sandbox's terminals."""
+
+    def __init__(self, account: DaytonaAccount, sandbox_id: str, proxy: str) -> None:
+        self._account, self._sandbox_id = account, sandbox_id
+        self._url = f"{proxy.rstrip('/')}/{sandbox_id}"
+
+    async def run(self, argv: tuple[str, ...]) -> TerminalStream:
+        """Run a program on a new terminal, which is removed if that fails or is cancelled.
+
+        Raises what `DaytonaAccount.call` and `TerminalStream.open` raise.
+        """
+        name = f"sandboxkit-{secrets.token_hex(8)}"
+        try:
+            return await TerminalStream.open(
+                self._sandbox_id, self._connected(name), argv, patience=self._account.silence
+            )
+        except BaseException as error:
+            if not isinstance(error, SandboxError) or isinstance(error, _UNSURE):
+                await self._remove(name)
+            raise
+
+    async def _connected(self, name: str) -> Socket:
+        """Open a new terminal. When cancelled, first wait up to 2 s for it: a terminal can be removed
+        only once it exists."""
+        making = asyncio.create_task(self._connect(name))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([making], timeout=LAST_LOOK)
+                making.cancel()
+                await asyncio.wait([making])
+                if not making.cancelled() and making.exception() is None:
+                    await making.result().close()
+            raise
+
+    async def _connect(self, name: str) -> Socket:
+        envs = base64.urlsafe_b64encode(json.dumps({"HOME": _NO_HOME}).encode()).decode()
+        query = {"id": name, "cols": 80, "rows": 24, "cwd": "/"}
+        url = f"{self._url.replace('http', 'ws', 1)}/process/pty/create-connect?{urlencode(query)}"
+        connecting = self._account.http().ws_connect(
+            url,
+            headers=self._account.headers(),
+            protocols=(_EXITS, _ENVS + envs.rstrip("=")),
+            timeout=_CLOSE_SOON,
+            max_msg_size=_LARGEST_MESSAGE,
+        )
+        return await self._account.bounded(
+            connecting, what="run a program", sandbox_id=self._sandbox_id
+        )
+
+    async def _remove(self, name: str) -> None:
+        """Remove a terminal on which no program runs yet, and end its processes.
+
+        A missing terminal is looked for again, because an abandoned call may create it late.
+        """
+        with anyio.move_on_after(LAST_LOOK, shield=True):
+            for pause in _PAUSES:
+                try:
+                    await self._account.bounded(
+                        self._account.toolbox(self._url).delete_pty_session(name),
+                        what="remove a terminal",
+                        sandbox_id=self._sandbox_id,
+                    )
+                except SandboxNotFoundError:
+                    await anyio.sleep(pause)
+                except SandboxError:
+                    return  # Daytona cannot be reached; the terminal ends with its sandbox
+                else:
+                    return
+
+
+_ENTER = (
+    " unset HISTFILE; \\exec /bin/sh -c 'case $PATH in */usr/bin*) ;; *)"
+    " PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH;; esac;"
+    ' stty raw -echo min 0 time 255; printf "\\036%s%s:%s\\036" {first} {second} $?;'
+    " while read -r line; do case $line in *{first}{second}) break;; esac; done;"
+    ' read -r size; eval "$(dd bs=1 count=$size 2>/dev/null)"\'\n'
+)
+# In braces, so that a script that arrived in part does not run. Output is lost if the shell ends right
+# after it, so the shell sleeps at its end.
+_BEGIN = """{{
+stty min 1 time 0
+unset HOME
+eval "HOME=~$(id -un 2>/dev/null)"
+case $HOME in /*) ;; *) HOME=/ ;; esac
+export HOME
+exec 3>&1
+said=$({{ {program}; }} 2>&1 >&3 3>&- | tail -c 2000)
+printf '\\036%s:%s\\036%s' {mark} "$said" {mark}
+exec sleep 5
+}}
+"""
+
+
+def enter(mark: str) -> bytes:
+    """Return the line to type. The mark is split in it, so that its echo is no answer."""
+    half = len(mark) // 2
+    return _ENTER.format(first=mark[:half], second=mark[half:]).encode()
+
+
+def entered(mark: str) -> bytes:
+    """Return how the answer to `enter` begins; the status of `stty` and another \\036 follow."""
+    return b"\x1e" + mark.encode() + b":"
+
+
+def begin(argv: tuple[str, ...], mark: str, end: str) -> bytes:
+    """Return the data that starts the program; its input follows, its output ends at `trailer(end)`."""
+    script = _BEGIN.format(program=shlex.join(argv), mark=end).encode()
+    return b"\n%s\n%d\n%s" % (mark.encode(), len(script), script)
+
+
+def trailer(end: str) -> tuple[bytes, bytes]:
+    """Return what precedes and follows the end of stderr, which is sent when the program has ended."""
+    return b"\x1e" + end.encode() + b":", b"\x1e" + end.encode()

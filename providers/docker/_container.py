@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.provider import split_mounts
 from sandboxkit.providers import _agent, _gvisor, _rules
 from sandboxkit.providers._agent.launch import DEFAULT_WORKDIR, agent_flags
 from sandboxkit.providers._rules import STRICT, Rule, at_least, is_root
@@ -52,6 +53,7 @@ _OWN_UIDS = range(1 << 20, 1_900_000_000)
 _OWN_MAPPED_UIDS = range(20_000, 60_000)
 _OPEN_FILES = 4096
 _MIB = 1024 * 1024
+_SECCOMP = Path(next(iter(_agent.__path__))) / "seccomp.json"
 _STATES = {
     "created": SandboxState.STARTING,
     "running": SandboxState.RUNNING,
@@ -76,6 +78,8 @@ class ContainerImage:
     volumes: tuple[str, ...]
     env: tuple[str, ...] = ()
     """The image's variables, each as NAME=VALUE."""
+    workdir: str = ""
+    """The image's WORKDIR; empty for none."""
     snapshot: Mapping[str, Any] | None = None
     """The record of the snapshot that the image is."""
 
@@ -126,8 +130,25 @@ def device_requests(gpu: str | None) -> list[dict[str, object]]:
     return []
 
 
+LIMITS_REMEDY = "use systemd and control groups of version 2, or start the engine as root"
+WITHOUT_LIMITS = _rules.never(
+    dict.fromkeys(
+        ("memory_mb", "pids", "cpus"),
+        f"an engine without root limits nothing without systemd or with control groups of version 1; {LIMITS_REMEDY}",
+    )
+)
+PODMAN = (
+    Rule(
+        "mounts",
+        "Podman's service sets no access control list, without which sandboxes could not change each other's files; "
+        "upload and download them",
+        lambda spec: bool(split_mounts(spec.mounts)[1]),
+        lambda spec: ", ".join(split_mounts(spec.mounts)[1]),
+    ),
+)
 RULES = (
     *_gvisor.RULES,
+    _gvisor.OWN_OR_GVISOR,
     Rule(
         "disk_mb",
         "its storage driver cannot limit a writable root; use profile='strict'",
@@ -198,19 +219,22 @@ def create_body(
     network: str,
     capabilities: tuple[str, ...] = (),
     endpoint: bool = True,
+    podman: bool = False,
     mounts: Mapping[str, str] = MappingProxyType({}),
     volumes: Iterable[Mapping[str, object]] = (),
 ) -> dict[str, object]:
     """Return the body of Docker's create call.
 
     `name` is the container's. `own_user` runs commands with profile="strict" or gVisor if neither the spec
-    nor the image names a user other than root. Without `endpoint` the daemon sets up no network. `mounts`
+    nor the image names a user other than root. Without `endpoint` the daemon sets up no network. Podman reads
+    the list of system calls from a file, knows fewer options, and has a root that the agent cannot write to. `mounts`
     maps paths in the sandbox to paths on the daemon's machine, read-only; `volumes` are further mounts in
     Docker's words.
     Raises ConfigurationError for an image with volumes and profile="strict".
     """
     user = spec.user or image.user or None
     memory = (spec.memory_mb or _MEMORY_MB) * _MIB
+    seccomp = str(_SECCOMP) if podman else _seccomp(spec.isolation == "gvisor")
     host: dict[str, object] = {
         "AutoRemove": True,
         "CapAdd": sorted({*_CAPABILITIES, *capabilities}),
@@ -234,7 +258,7 @@ def create_body(
         "OomScoreAdj": 500,
         "PidsLimit": (spec.pids or _PIDS) + _AGENT_PIDS,
         "RestartPolicy": {"Name": "no"},
-        "SecurityOpt": ["no-new-privileges", f"seccomp={_seccomp(spec.isolation == 'gvisor')}"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp}"],
         # Its files are in the sandbox's memory: when they fill that, the sandbox is out of memory.
         "ShmSize": memory,
         "Ulimits": [
@@ -261,7 +285,9 @@ def create_body(
                 f"{list(image.volumes)}, whose size Docker cannot limit"
             )
         host["ReadonlyRootfs"] = True
-        folders |= _strict_space(spec, memory)
+        # Podman would make these writable without a limit.
+        folders |= dict.fromkeys(("/run", "/var/tmp"), "ro,size=4k") if podman else {}
+        folders |= _strict_space(spec, None if podman else memory)
     if folders:
         host["Tmpfs"] = folders
     if spec.network == "none":
@@ -276,7 +302,10 @@ def create_body(
         "User": "0:0",
         # They would slow the agent, which is a Go program, or stop it.
         "Env": [each for each in GO_SETTINGS if any(own.startswith(each) for own in image.env)],
-        "WorkingDir": "/",
+        # Podman makes it if it is missing, for root.
+        "WorkingDir": spec.workdir or DEFAULT_WORKDIR
+        if podman and runs_as_root(spec, image)
+        else "/",
         "Entrypoint": [agent_path(name)],
         "Cmd": agent_flags(
             spec,
@@ -284,6 +313,8 @@ def create_body(
             listen_path=_gvisor.SOCKET if gvisor else AGENT_SOCKET,
             open_files=_OPEN_FILES,
             gvisor=gvisor,
+            image_workdir=image.workdir,
+            name_user=True,
             no_root=spec.profile == "strict",
             command_caps=sum(1 << _COMMAND_CAPABILITIES[name] for name in capabilities),
         ),
@@ -316,22 +347,23 @@ def strict_folders(spec: SandboxSpec) -> list[str]:
     return sorted({"/tmp", spec.workdir or DEFAULT_WORKDIR})
 
 
-def _strict_space(spec: SandboxSpec, memory: int) -> dict[str, str]:
+def _strict_space(spec: SandboxSpec, memory: int | None) -> dict[str, str]:
     """Return mounts for the only writable folders, which share disk_mb.
 
     Each has an inode for each KiB of memory, which is what an inode takes, so that memory ends first.
+    With None their number is the kernel's default, half of the pages of the machine's memory.
     """
     folders = strict_folders(spec)
     each = (spec.disk_mb or _STRICT_DISK_MB) * 1024 // len(folders)
-    options = f"rw,exec,nosuid,nodev,size={each}k,nr_inodes={memory // 1024},mode=1777"
+    options = f"rw,exec,nosuid,nodev,size={each}k,mode=1777"
+    options += "" if memory is None else f",nr_inodes={memory // 1024}"
     return dict.fromkeys(folders, options)
 
 
 @cache
 def _seccomp(gvisor: bool) -> str:
     """Return the profile's JSON, because the daemon does not read files of its clients."""
-    path = Path(next(iter(_agent.__path__))) / "seccomp.json"
-    profile = _gvisor.seccomp() if gvisor else json.loads(path.read_text())
+    profile = _gvisor.seccomp() if gvisor else json.loads(_SECCOMP.read_text())
     return json.dumps(profile, separators=(",", ":"))
 
 

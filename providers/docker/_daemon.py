@@ -40,6 +40,10 @@ class DaemonInfo:
     """The name of each runtime, and its program or shim with the arguments."""
     default_runtime: str
     security: tuple[str, ...]
+    podman: bool = False
+    """Whether it is Podman's service, which speaks Docker's protocol."""
+    limits: bool = True
+    """Whether it limits memory, processes and CPUs. Where it does not, it ignores limits, or only warns."""
 
 
 class Daemon:
@@ -181,6 +185,9 @@ class Daemon:
 
 # Any: the daemon's answers are untyped.
 def _info(answer: Any) -> DaemonInfo:
+    podman = "BuildahVersion" in answer
+    security = answer.get("SecurityOptions") or ()
+    rootless = answer.get("Rootless") or any("name=rootless" in each for each in security)
     return DaemonInfo(
         architecture=str(answer["Architecture"]),
         cpus=int(answer.get("NCPU") or 1),
@@ -191,7 +198,16 @@ def _info(answer: Any) -> DaemonInfo:
                 *(each.get("runtimeArgs") or ()),
             )
             for name, each in (answer.get("Runtimes") or {}).items()
+            # Podman lists those that it would look for, and reads no list of system calls for gVisor.
+            if not (podman and name == "runsc")
         },
         default_runtime=str(answer.get("DefaultRuntime") or "runc"),
-        security=tuple(answer.get("SecurityOptions") or ()),
+        security=(
+            *security,
+            *(["name=rootless"] if answer.get("Rootless") else []),  # Podman's word for it
+        ),
+        podman=podman,
+        # Without root it is systemd that gives an engine control groups.
+        limits=not rootless
+        or (str(answer.get("CgroupVersion")) == "2" and answer.get("CgroupDriver") == "systemd"),
     )

@@ -3,8 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 from sandboxkit.errors import SandboxError
+from sandboxkit.providers import _builders
 from sandboxkit.providers._gvisor import timed_start
+from sandboxkit.providers.docker._container import LIMITS_REMEDY
 from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.providers.docker._dockerfiles import builders
 from sandboxkit.providers.docker._gvisor import Runtimes
 from sandboxkit.types import Diagnosis, SandboxSpec
 
@@ -28,7 +31,7 @@ async def diagnosis(
         info = await daemon.info()
     except SandboxError as error:
         return Diagnosis(False, isolation, "no daemon", str(error))
-    detail = f"Docker {info.version} at {daemon.endpoint.url}, {info.architecture}"
+    detail = f"{'Podman' if info.podman else 'Docker'} {info.version} at {daemon.endpoint.url}, {info.architecture}"
     if runtime is not None and runtime not in info.runtimes:
         return Diagnosis(
             available=False,
@@ -37,9 +40,14 @@ async def diagnosis(
             remedy=f"install the runtime {runtime!r} and name it in daemon.json",
         )
     remedies = []
+    if not info.limits:
+        detail += "; it limits nothing"
+        remedies.append(f"for limits: {LIMITS_REMEDY}")
     if not any("name=seccomp" in option for option in info.security):
         detail += "; without seccomp"
         remedies.append("use a kernel and a daemon with seccomp")
+    said, lacking = _builders.diagnosis(await builders(daemon))
+    detail += said
     missing = not await present(image)
     if missing:
         remedies.append(
@@ -55,4 +63,5 @@ async def diagnosis(
             said, remedy = await timed_start(start)
             detail += said
             remedies += remedy
+    remedies += lacking
     return Diagnosis(available=True, isolation=isolation, detail=detail, remedy="; ".join(remedies))

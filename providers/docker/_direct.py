@@ -21,6 +21,7 @@ from anyio.abc import ByteStream
 
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers._agent.unix import UnixStream
+from sandboxkit.providers._capabilities import Capability, lacking
 from sandboxkit.providers.docker._daemon import Daemon
 
 _CLONE_NEWNET = 0x40000000
@@ -96,7 +97,7 @@ class DirectConnections:
         return None
 
     def _possible(self) -> bool:
-        return self._is_here() and os.geteuid() == 0
+        return self._is_here() and _may_enter()
 
     def _is_here(self) -> bool:
         return self._daemon.endpoint.socket_path is not None and sys.platform == "linux"
@@ -152,13 +153,17 @@ async def connect(pid: int, container_id: str, address: str) -> ByteStream | Non
 
     `pid` is the container's first process, as the daemon reports it.
     """
-    if sys.platform != "linux" or os.geteuid() != 0 or pid <= 0:
+    if sys.platform != "linux" or not _may_enter() or pid <= 0:
         return None
     try:
         connected = await anyio.to_thread.run_sync(_connect, pid, container_id, address)
     except (OSError, RuntimeError):  # RuntimeError: no thread starts at the interpreter's exit
         return None
     return None if connected is None else UnixStream(connected)
+
+
+def _may_enter() -> bool:
+    return not lacking(Capability.CAP_SYS_ADMIN, Capability.CAP_SYS_PTRACE)
 
 
 def _connect(pid: int, container_id: str, address: str) -> socket.socket | None:

@@ -177,6 +177,7 @@ def _image(reference: str, answer: Any) -> ContainerImage:
         user=str(config.get("User") or ""),
         volumes=tuple(config.get("Volumes") or ()),
         env=tuple(config.get("Env") or ()),
+        workdir=str(config.get("WorkingDir") or ""),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from docker.errors import APIError  # type: ignore[import-untyped]  # the package ships no types
 
-from sandboxkit.provider import is_gone, owner
+from sandboxkit.provider import is_alive, owner
 
 _CLIENT = "sandboxkit.loader"
 """The label with the process that made it."""
@@ -54,6 +54,6 @@ def remove_abandoned(api: Any) -> None:
     newest = max((item["Created"] for item in loaders), default=0)
     for item in loaders:
         old = item["Created"] < newest - _LOADED_WITHIN
-        if old or is_gone(item["Labels"][_CLIENT]):
+        if old or is_alive(item["Labels"][_CLIENT]) is False:
             with suppress(APIError):  # another client has just removed it
                 api.remove_container(item["Id"], force=True, v=True)

@@ -36,11 +36,12 @@ class Hosts(Enum):
     """The agent writes it; its commands may change it."""
 
 
-def hosts_from(spec: SandboxSpec, image: ContainerImage) -> Hosts:
+def hosts_from(spec: SandboxSpec, image: ContainerImage, *, podman: bool = False) -> Hosts:
     """Return the cheapest source of /etc/hosts that has it in place before any command runs."""
     if spec.network != "none":
         return Hosts.DAEMON
-    if spec.profile == "strict":
+    # Podman would mount a copy of its machine's own file.
+    if spec.profile == "strict" or podman:
         return Hosts.MOUNT
     # The agent writes as the sandbox's user, and only after the main command has started.
     return Hosts.AGENT if runs_as_root(spec, image) and not spec.command else Hosts.DAEMON

@@ -108,6 +108,7 @@ def _body(
         "Image": base,
         "User": "0:0",
         "Entrypoint": argv,
+        "WorkingDir": "/",  # the image's may be a place that only its own programs can enter
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {_LABEL: tag},
         "NetworkDisabled": True,

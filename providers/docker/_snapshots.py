@@ -25,8 +25,7 @@ from sandboxkit.errors import (
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
-from sandboxkit.provider import Provider, age
-from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.provider import Provider, age, no_sandbox
 from sandboxkit.providers._gvisor import SOCKET_FOLDER
 from sandboxkit.providers.docker import _memory_folders
 from sandboxkit.providers.docker._agent_volume import AgentVolume
@@ -39,7 +38,7 @@ from sandboxkit.providers.docker._container import (
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._errors import explanation, is_status
 from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
-from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind
+from sandboxkit.types import SandboxSpec, SnapshotInfo, SnapshotKind, SnapshotRequest
 
 _REPOSITORY = "sandboxkit-snapshot"
 _LABEL = "sandboxkit.snapshot"
@@ -59,8 +58,8 @@ class DockerSnapshots(Provider):
     are blank there. The daemon's layers keep times in seconds, fill holes, and drop extended attributes of users.
     """
 
-    _daemon: Daemon
-    _agent: AgentVolume
+    daemon: Daemon
+    agent: AgentVolume
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         if spec.isolation == "gvisor" and spec.snapshot is None:
@@ -73,18 +72,11 @@ class DockerSnapshots(Provider):
                 f"kind={kind!r}: a snapshot on docker keeps files alone; use kind='files'"
             )
 
-    async def take_snapshot(
-        self,
-        sandbox_id: str,
-        *,
-        kind: SnapshotKind,
-        name: str | None,
-        tags: Mapping[str, str],
-        expires: float,
-    ) -> SnapshotInfo:
+    async def take_snapshot_of(self, sandbox_id: str, request: SnapshotRequest) -> SnapshotInfo:
+        """Commit a container's files; see `Box.take_snapshot`."""
         if not ID_PATTERN.fullmatch(sandbox_id):
             raise no_sandbox(sandbox_id)
-        labels, about = await self._daemon.call(
+        labels, about = await self.daemon.call(
             lambda api: _of_container(api, sandbox_id),
             what="describe a sandbox",
             sandbox_id=sandbox_id,
@@ -92,17 +84,18 @@ class DockerSnapshots(Provider):
         kept = SandboxSpec(profile=about["profile"])
         if about.pop("gvisor"):
             kept = replace(kept, isolation="gvisor")
-        self.check_snapshot(kept, kind)
+        self.check_snapshot(kept, request.kind)
         if volumes := about.pop("volumes"):
             raise ConfigurationError(
                 f"sandbox {sandbox_id!r} cannot be kept: its image declares the volumes {volumes}, which a "
                 "commit does not see; use an image without VOLUME"
             )
         tag = secrets.token_hex(8)
-        about |= {"name": name, "tags": dict(tags), "created": time.time(), "expires": expires}
-        config = {"Labels": dict.fromkeys(labels, "")}
+        about |= {"name": request.name, "tags": dict(request.tags)}
+        about |= {"created": time.time(), "expires": request.expires}
+        config = {"Labels": dict.fromkeys(labels, ""), "WorkingDir": about.pop("workdir")}
         image: dict[str, Any] = {"repository": _REPOSITORY, "tag": tag, "conf": config}
-        volume = (await self._agent.ensure(about["base"])).name if about["folders"] else ""
+        volume = (await self.agent.ensure(about["base"])).name if about["folders"] else ""
 
         def commit(api: Any) -> None:
             api.create_volume(f"{_REPOSITORY}-{tag}", labels={_LABEL: json.dumps(about)})
@@ -117,7 +110,7 @@ class DockerSnapshots(Provider):
                     _refuse_marks(api, sandbox_id)
 
         try:
-            await self._daemon.call(
+            await self.daemon.call(
                 commit,
                 what="take a snapshot",
                 sandbox_id=sandbox_id,
@@ -137,7 +130,7 @@ class DockerSnapshots(Provider):
     async def _full(self, sandbox_id: str, error: CapacityError) -> CapacityError:
         size = "an unknown number of"
         with suppress(SandboxError):
-            (found,) = await self._daemon.call(
+            (found,) = await self.daemon.call(
                 lambda api: api.containers(size=True, filters={"name": sandbox_id}),
                 what="measure a sandbox",
             )
@@ -148,7 +141,7 @@ class DockerSnapshots(Provider):
         )
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
-        for snapshot_id, about, size in await self._daemon.call(_listed, what="list snapshots"):
+        for snapshot_id, about, size in await self.daemon.call(_listed, what="list snapshots"):
             info = _info(self.name, snapshot_id, about, size)
             if tags.items() <= info.tags.items():
                 yield info
@@ -158,7 +151,7 @@ class DockerSnapshots(Provider):
         if match is None:
             return
         try:
-            await self._daemon.call(
+            await self.daemon.call(
                 lambda api: _remove(api, match[1]),
                 what="remove a snapshot",
                 allow=lambda error: is_status(error, 409),
@@ -196,15 +189,23 @@ class DockerSnapshots(Provider):
                 "workdir of its sandbox"
             )
         tag = snapshot_id.removeprefix("snapshot-")
-        env = tuple((image["Config"] or {}).get("Env") or ())
-        return ContainerImage(f"{_REPOSITORY}:{tag}", image["Id"], about["user"], (), env, about)
+        config = image["Config"] or {}
+        return ContainerImage(
+            f"{_REPOSITORY}:{tag}",
+            image["Id"],
+            about["user"],
+            (),
+            tuple(config.get("Env") or ()),
+            config.get("WorkingDir") or "",
+            about,
+        )
 
     async def _described_image(self, snapshot_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return a snapshot's record, and what the daemon knows of its image."""
         match = _ID.fullmatch(snapshot_id)
         try:
             if match is not None:
-                image, labels = await self._daemon.call(
+                image, labels = await self.daemon.call(
                     lambda api: (
                         api.inspect_image(f"{_REPOSITORY}:{match[1]}"),
                         labels_of(api, f"{_REPOSITORY}-{match[1]}"),
@@ -218,7 +219,7 @@ class DockerSnapshots(Provider):
             if not is_status(error, 404):
                 raise
         raise SnapshotNotFoundError(
-            f"no snapshot {snapshot_id!r} on the daemon at {self._daemon.endpoint.url}; it was deleted, or "
+            f"no snapshot {snapshot_id!r} on the daemon at {self.daemon.endpoint.url}; it was deleted, or "
             "has expired and was removed"
         )
 
@@ -233,17 +234,21 @@ def _of_container(api: Any, sandbox_id: str) -> tuple[list[str], dict[str, Any]]
     is_strict = bool(container["HostConfig"].get("ReadonlyRootfs"))
     # The root of a strict sandbox never changes, so its snapshots all lie on the first image.
     base = origin["base"] or container["Image"]
+    folders = container["HostConfig"].get("Tmpfs") or {}
     about = {
         "profile": "strict" if is_strict else "standard",
-        "folders": sorted(container["HostConfig"].get("Tmpfs") or ()) if is_strict else [],
+        "folders": sorted(each for each in folders if folders[each][:2] == "rw")
+        if is_strict
+        else [],
         "base": base,
         "volumes": list(image["Config"].get("Volumes") or ()),
         "image": origin["image"],
         "user": origin["user"],
+        "workdir": image["Config"].get("WorkingDir") or "/",
         "below": int((api.inspect_image(base) if is_strict else image)["Size"]),
         "parent": origin["parent"],
     }
-    about["gvisor"] = SOCKET_FOLDER in (container["HostConfig"].get("Tmpfs") or {})
+    about["gvisor"] = SOCKET_FOLDER in folders
     return list(labels), about
 
 
@@ -265,7 +270,11 @@ def _refuse_marks(api: Any, sandbox_id: str) -> None:
 def _listed(api: Any) -> list[tuple[str, dict[str, Any], int]]:
     """Return id, record and size of each snapshot; remove what kills have left of captures."""
     keepers = _memory_folders.listed(api)  # before their records
-    tagged = {tag: image for image in api.images(_REPOSITORY) for tag in image["RepoTags"] or ()}
+    tagged = {
+        tag.rpartition("/")[2]: image  # Podman puts a registry before it
+        for image in api.images(_REPOSITORY)
+        for tag in image["RepoTags"] or ()
+    }
     found, recent = [], set[str]()
     for volume in api.volumes(filters={"label": _LABEL}).get("Volumes") or ():
         if (match := _RECORD.fullmatch(volume["Name"])) is None:

@@ -4,92 +4,34 @@ import io
 import struct
 import tarfile
 import time
-from collections.abc import Collection
-from functools import partial
 from typing import Any
 
-import anyio
 from docker.errors import NotFound  # type: ignore[import-untyped]  # the package ships no types
 
-from sandboxkit.errors import ConfigurationError, SandboxStartError, VolumeError
-from sandboxkit.providers.docker._daemon import Daemon
+from sandboxkit.errors import ConfigurationError, VolumeError
 from sandboxkit.providers.docker._loaders import loader, remove_abandoned
 from sandboxkit.providers.docker._volume_api import labels_of, remove_if_free
 
-_LABEL = "sandboxkit.volume"
+LABEL = "sandboxkit.volume"
 _PREFIX = "sandboxkit-volume-"
 _ACL_VERSION, _UNNAMED = 2, 0xFFFFFFFF
 _USER_OBJ, _GROUP_OBJ, _OTHER = 0x01, 0x04, 0x20
 
 
-class VolumeMissingError(SandboxStartError):
-    """Somebody has removed a volume since it was found; nothing was started."""
-
-
-class WritableVolumes:
-    """The volumes of one daemon that sandboxes write to."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._ready: set[str] = set()
-        self._lock = anyio.Lock()
-
-    async def ensure(self, image: str, names: Collection[str], *, again: bool = False) -> None:
-        """Create the volumes that do not exist; cheap after the first call, unless `again`.
-
-        `image` is any image that is present; a container that is never started is made from it.
-        """
-        for name in dict.fromkeys(names):
-            async with self._lock:
-                if again or name not in self._ready:
-                    await self._daemon.call(
-                        partial(_prepare, image=image, name=name, replace=again),
-                        what="start a sandbox: a volume could not be made",
-                    )
-                    self._ready.add(name)
-
-    async def verify(self, names: Collection[str]) -> None:
-        """Raise VolumeMissingError unless each volume, which a container refers to, was made by us.
-
-        The daemon creates an unlabelled volume for a container that names a missing one.
-        """
-        for name in set(names):
-            labels = await self._daemon.call(
-                partial(labels_of, volume=volume_name(name)), what="find a volume"
-            )
-            if _LABEL not in labels:
-                raise VolumeMissingError(
-                    f"the volume {name!r} was removed while a sandbox with it started: try again"
-                )
-
-    async def names(self) -> list[str]:
-        """Return the names of all volumes, sorted."""
-        return await self._daemon.call(_names, what="list volumes")
-
-    async def remove(self, name: str) -> None:
-        """Remove a volume. Raises VolumeError if there is none, or if a container refers to it."""
-        self._ready.discard(name)
-        await self._daemon.call(partial(_remove, name=name), what=f"remove the volume {name!r}")
-
-
-def volume_name(name: str) -> str:
-    """Return the daemon's name for a volume."""
-    return f"{_PREFIX}{name}"
-
-
 # Any: the docker package has no types.
-def _names(api: Any) -> list[str]:
-    listed = api.volumes(filters={"label": _LABEL}).get("Volumes") or ()
-    return sorted(item["Labels"][_LABEL] for item in listed)
+def names(api: Any) -> list[str]:
+    """Return the names of all volumes, sorted."""
+    listed = api.volumes(filters={"label": LABEL}).get("Volumes") or ()
+    return sorted(item["Labels"][LABEL] for item in listed)
 
 
-def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
-    """Create a volume in which users of all sandboxes may write; do no harm to one that exists.
+def ensure(api: Any, image: str, name: str, *, replace: bool) -> str:
+    """Create a volume in which users of all sandboxes may write, and return the daemon's name for it.
 
-    With `replace`, a volume without our label is one that the daemon has just made for a container.
+    It does no harm to one that exists. With `replace`, a volume without our label is one that the daemon has just made for a container.
     """
-    volume = volume_name(name)
-    if _LABEL not in labels_of(api, volume) and not (replace and remove_if_free(api, volume)):
+    volume = f"{_PREFIX}{name}"
+    if LABEL not in labels_of(api, volume) and not (replace and remove_if_free(api, volume)):
         try:
             api.inspect_volume(volume)
         except NotFound:
@@ -99,19 +41,22 @@ def _prepare(api: Any, image: str, name: str, *, replace: bool) -> None:
                 f"Docker has a volume {volume!r} that sandboxkit did not make: remove it, or name the "
                 f"volume otherwise than {name!r}"
             )
-    api.create_volume(volume, labels={_LABEL: name})
+    api.create_volume(volume, labels={LABEL: name})
     with loader(api, image, volume) as (container, target):
         # From above, because the daemon leaves the folder that it unpacks into as it is.
         api.put_archive(container, "/", _writable_folder(target.strip("/")))
+    return volume
 
 
-def _remove(api: Any, name: str) -> None:
-    if _LABEL not in labels_of(api, volume_name(name)):
+def remove(api: Any, name: str) -> None:
+    """Remove a volume. Raises VolumeError if there is none, or if a container refers to it."""
+    volume = f"{_PREFIX}{name}"
+    if LABEL not in labels_of(api, volume):
         raise VolumeError(
             f"Docker has no volume {name!r} of sandboxkit; `sandboxkit volumes ls` shows all"
         )
     remove_abandoned(api)
-    if not remove_if_free(api, volume_name(name)):
+    if not remove_if_free(api, volume):
         raise VolumeError(
             f"volume {name!r} is in use: stop the sandboxes that mount it, and try again"
         )

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 from e2b import ConnectionConfig
@@ -11,43 +11,60 @@ from e2b.api import AsyncApiClient
 from e2b.api.client.types import Response
 from e2b.api.client_async import get_api_client
 from e2b.sandbox_domains import SUPPORTED_SANDBOX_DOMAINS
+from pyqwest import ReadError, RemoteProtocolError, WriteError
 
-from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers._hosted.ambiguous import READING, SILENCE, bounded, no_answer
+from sandboxkit.errors import ConfigurationError, SandboxError
+from sandboxkit.providers._hosted.account import VendorAccount, check_address
 from sandboxkit.providers.e2b._answers import KEY_VARIABLE, NAME, message_of, of_api
 
 # Any: the generated functions and their models have no common type.
 Endpoint = Callable[..., Awaitable[Response[Any]]]
 
 
-class E2BAccount:
+class StatusError(Exception):
+    """An HTTP error response, raised before the SDK drops its headers or fails to parse it.
+
+    It is the `__cause__` of the SandboxError that `E2BAccount.call` raises.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
+
+    @property
+    def message(self) -> str:
+        """The message in the body, if the server sent one as E2B does; else the body."""
+        return message_of(self.response.content)[0] or self.response.text.strip()
+
+
+class E2BAccount(VendorAccount):
     """The account that E2B_API_KEY names, at E2B_DOMAIN or E2B_API_URL."""
 
+    name: ClassVar = NAME
+    addresses: ClassVar = "E2B_DOMAIN, E2B_API_URL, E2B_SANDBOX_URL"
+    refusals: ClassVar = (StatusError,)
+    unreachable: ClassVar = (
+        *(httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol),
+        ConnectionError,  # of the client for uploads
+    )
+    broken: ClassVar = (
+        *(httpx.HTTPError, httpx.InvalidURL, OSError),
+        *(ReadError, RemoteProtocolError, WriteError),  # of the client for uploads
+    )
+
     def __init__(self, api_key: str | None, timeout: float) -> None:
+        super().__init__(timeout)
         self._api_key = api_key
-        self.timeout = timeout
-        """Time limit (s) of a call."""
         self.streams: bool | None = None
         """Whether streamed input reaches sandboxes, according to the last probe; None if unknown."""
         self._client: AsyncApiClient | None = None
 
     def check(self) -> None:
         """Raise ConfigurationError if the key or an address is missing or malformed."""
-        key = self._key()
-        if not key:
-            raise ConfigurationError(
-                f"provider 'e2b' needs an API key: set {KEY_VARIABLE} (the key is on the "
-                "dashboard of e2b.dev)"
-            )
-        if not (key.isascii() and key.isprintable()) or " " in key:
-            raise ConfigurationError(
-                f"{KEY_VARIABLE} is not a key: it has spaces, line breaks or other characters "
-                "that keys do not have"
-            )
+        self.check_key(KEY_VARIABLE, self._key(), "the key is on the dashboard of e2b.dev")
         for variable in ("E2B_API_URL", "E2B_SANDBOX_URL"):
-            value = os.environ.get(variable)
-            if value and not value.startswith(("http://", "https://")):
-                raise ConfigurationError(f"{variable}={value!r} is not an http or https address")
+            if value := os.environ.get(variable):
+                check_address(variable, value)
         domain = os.environ.get("E2B_DOMAIN", "")
         if domain and not re.fullmatch(r"[^/:\s]+(:[0-9]+)?", domain):
             raise ConfigurationError(f"E2B_DOMAIN={domain!r} is not a domain such as e2b.app")
@@ -89,7 +106,6 @@ class E2BAccount:
         *path: str,
         what: str,
         sandbox_id: str | None = None,
-        template: str | None = None,
         done: bool = False,
         slow: bool = False,
         **arguments: Any,
@@ -97,41 +113,34 @@ class E2BAccount:
         """Call a generated endpoint function and return its successful response.
 
         The response must have a body, or with `done` must have none. A `slow` call may take the whole
-        `timeout`, others 8 s. `what` is the call as a verb phrase, for messages. Raises sandboxkit's errors,
-        AmbiguousError if E2B may have carried out the call.
+        `timeout`. Raises what `bounded` does.
         """
         if self._client is None:
             self._client = get_api_client(self.config())
             self._client.get_async_httpx_client().event_hooks["response"].append(_raise_status)
-        try:
-            response = await bounded(
-                endpoint(*path, client=self._client, **arguments),
-                self.timeout if slow else min(self.timeout, SILENCE),
-                provider=NAME,
-                what=what,
-            )
-            if bool(response.content) if done else response.parsed is None:
-                raise ValueError(f"{response.status_code} with {len(response.content)} bytes")
-            return response
-        except StatusError as error:
-            raise of_api(
-                error.response.status_code,
-                error.response.headers,
-                error.response.content,
-                what=what,
-                route=f"{error.response.request.method} {error.response.request.url.path}",
-                template=template,
-                sandbox_id=sandbox_id,
-            ) from error
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, *READING) as error:
-            raise no_answer(
-                error,
-                (httpx.ConnectError, httpx.InvalidURL, httpx.UnsupportedProtocol),
-                (httpx.HTTPError, OSError),
-                provider=NAME,
-                what=what,
-                addresses="E2B_DOMAIN, E2B_API_URL",
-            ) from error
+        answer = endpoint(*path, client=self._client, **arguments)
+        return await self.bounded(
+            _complete(answer, done),
+            what=what,
+            sandbox_id=sandbox_id,
+            seconds=self.timeout if slow else None,
+        )
+
+    # Any: `refusals` has one class alone.
+    def refused(self, error: Any, what: str, sandbox_id: str | None) -> SandboxError:
+        response: httpx.Response = error.response
+        return of_api(
+            response.status_code,
+            response.headers,
+            response.content,
+            what=what,
+            route=f"{response.request.method} {response.request.url.path}",
+            sandbox_id=sandbox_id,
+        )
+
+    def identity(self) -> str:
+        config = self.config()
+        return f"{config.api_url} {config.api_key}"
 
     async def aclose(self) -> None:
         """Close the client; the next call opens another."""
@@ -143,20 +152,11 @@ class E2BAccount:
         return self._api_key or os.environ.get(KEY_VARIABLE, "")
 
 
-class StatusError(Exception):
-    """An HTTP error response, raised before the SDK drops its headers or fails to parse it.
-
-    It is the `__cause__` of the SandboxError that `E2BAccount.call` raises.
-    """
-
-    def __init__(self, response: httpx.Response) -> None:
-        super().__init__(response.status_code)
-        self.response = response
-
-    @property
-    def message(self) -> str:
-        """The message in the body, if the server sent one as E2B does; else the body."""
-        return message_of(self.response.content)[0] or self.response.text.strip()
+async def _complete(answer: Awaitable[Response[Any]], done: bool) -> Response[Any]:
+    response = await answer
+    if bool(response.content) if done else response.parsed is None:
+        raise ValueError(f"{response.status_code} with {len(response.content)} bytes")
+    return response
 
 
 async def _raise_status(response: httpx.Response) -> None:

@@ -119,19 +119,19 @@ def of_api(
     body: bytes,
     *,
     what: str,
-    route: str = "",
-    template: str | None = None,
+    route: str,
     sandbox_id: str | None = None,
 ) -> SandboxError:
     """Return sandboxkit's error for an error response of the control API.
 
-    `what` is the call as a verb phrase, `route` its method and path, `template` the template of a creation,
-    `sandbox_id` the sandbox of the call. The error is an AmbiguousError if E2B may have carried out the call.
+    `what` is the call as a verb phrase, `route` its method and path, `sandbox_id` the sandbox of the call. The
+    error is an AmbiguousError if E2B may have carried out the call.
     """
-    if route and status in (404, 405, 501):
+    if status in (404, 405, 501):
         what = f"{what} by {route}"
     failure = _failure(status, headers, body, what, sandbox_id)
-    codes = failure.codes if template is None else failure.codes | {"template"}
+    creates = route.startswith("POST ") and route.endswith("/sandboxes")
+    codes = failure.codes | {"template"} if creates else failure.codes
     return apply_rules(replace(failure, codes=codes), _API)
 
 

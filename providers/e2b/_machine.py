@@ -1,26 +1,39 @@
 """Runs programs in one sandbox by E2B's process service, with the SDK's generated client.
 
 Requests select a process by the pid in its first event, not by a tag, because the daemon's search for a
-tag stops at the first process with a different tag.
+tag stops at the first process with a different tag. The SDK's client of the service maps several HTTP statuses to
+one code and drops the headers. This loses the difference between a refusal, after which nothing has run, and a
+response after which the outcome is unknown, so proxies' responses are kept here. The client also uses the
+protocol's binary form, because the SDK's JSON carries data as base64.
 """
 
-import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from connectrpc.code import Code
+from connectrpc.codec import proto_binary_codec
 from connectrpc.errors import ConnectError
+from e2b import ConnectionConfig
+from e2b.api import proxy_to_config
 from e2b.api.client.types import Unset
+from e2b.api.client_async import get_pyqwest_transport
+from e2b.envd.client_shared import ENVD_RPC_COMPRESSION
+from e2b.envd.interceptors import build_interceptors
 from e2b.envd.process import process_pb as pb
+from e2b.envd.process.process_connect import ProcessClient
 from protobuf import Oneof
-from pyqwest import ReadError, RemoteProtocolError, WriteError
+from pyqwest import Client, Request, Response, Transport
 
 from sandboxkit.errors import SandboxError
-from sandboxkit.providers._hosted.ambiguous import LAST_LOOK, SILENCE, bounded, no_answer
+from sandboxkit.providers._hosted.ambiguous import LAST_LOOK
+from sandboxkit.providers._hosted.pipe import Endings
 from sandboxkit.providers.e2b._account import E2BAccount
-from sandboxkit.providers.e2b._answers import NAME, of_daemon, of_proxy
+from sandboxkit.providers.e2b._answers import of_daemon, of_proxy
 from sandboxkit.providers.e2b._spec import check_version
-from sandboxkit.providers.e2b._wire import ProxyResponseError, process_client, upload
 
 Events = AsyncGenerator[pb.StartResponse, None]
 
@@ -31,6 +44,8 @@ KEEP_ALIVE = 20
 proxy drops a request whose body is idle for 30 s."""
 _PORT = "49983"
 _KILL = pb.Signal.SIGKILL
+_LONGEST = 1 << 16
+_CODES = frozenset(code.value for code in Code)
 
 
 class Machine:
@@ -39,6 +54,7 @@ class Machine:
     def __init__(
         self,
         account: E2BAccount,
+        endings: Endings,
         sandbox_id: str,
         *,
         domain: str | Unset | None,
@@ -57,30 +73,21 @@ class Machine:
         config = account.config(headers)
         self._config, self._domain = config, domain or config.domain
         self._url = config.get_sandbox_url(sandbox_id, self._domain)
-        self._client = process_client(self._url, config)
+        self._client = _process_client(self._url, config)
         self.is_deleted = False
         """Whether the sandbox is being deleted, which ends its programs without further requests."""
-        self._leaving: set[asyncio.Task[None]] = set()
-        self._account = account
-        self.response_seconds = min(SILENCE, account.timeout)
+        self.endings = endings
+        self.account = account
+        self.response_seconds = account.silence
         """How long (s) the daemon may take to respond."""
         self.follow_up_seconds = min(LAST_LOOK, account.timeout)
         """How long (s) the daemon may take for a follow-up call after a silence."""
 
     def address(self, port: int) -> tuple[str, dict[str, str]]:
         """Return the address at which E2B's proxy forwards to a port of the sandbox, and the headers for that."""
-        if self._account.sandbox_url:
+        if self.account.sandbox_url:
             return self._url, {"E2b-Sandbox-Id": self.id, "E2b-Sandbox-Port": str(port)}
         return f"https://{self._config.get_host(self.id, self._domain, port)}", {}
-
-    @property
-    def streams(self) -> bool | None:
-        """Whether streamed input reaches programs; None if unknown. All sandboxes of the account share it."""
-        return self._account.streams
-
-    @streams.setter
-    def streams(self, streams: bool | None) -> None:
-        self._account.streams = streams
 
     def start(self, argv: tuple[str, ...]) -> Events:
         """Start a program as root with an open stdin, and return its events.
@@ -123,23 +130,11 @@ class Machine:
         Without a response, raises AmbiguousError if the daemon may have received the file, else
         ProviderUnavailableError.
         """
-        what = "upload a file"
-        try:
-            return await bounded(
-                upload(self._url, self._config, path, data, USER),
-                self._account.timeout,
-                provider=NAME,
-                what=what,
-            )
-        except (OSError, ReadError, WriteError, RemoteProtocolError) as error:
-            raise no_answer(
-                error,
-                (ConnectionError,),
-                (OSError, ReadError, WriteError, RemoteProtocolError),
-                provider=NAME,
-                what=what,
-                addresses="E2B_DOMAIN, E2B_SANDBOX_URL",
-            ) from error
+        return await self.account.bounded(
+            _upload(self._url, self._config, path, data, USER),
+            what="upload a file",
+            seconds=self.account.timeout,
+        )
 
     def translated(self, error: ConnectError, what: str) -> SandboxError:
         """Convert an error of the daemon, or of a proxy in front of it, to sandboxkit's error."""
@@ -147,20 +142,6 @@ class Machine:
         if isinstance(cause, ProxyResponseError):
             return of_proxy(cause.status, cause.headers, cause.body, what=what, sandbox_id=self.id)
         return of_daemon(error, what=what, sandbox_id=self.id)
-
-    def leave(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Run `ending`, which ends a program, in the background; `aclose` waits for it."""
-        task = asyncio.create_task(ending)
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-
-    async def aclose(self, *, ended: bool = False) -> None:
-        """Wait for the coroutines passed to `leave`; if the sandbox has `ended`, cancel them first."""
-        if ended:
-            for task in self._leaving:
-                task.cancel()
-        if self._leaving:
-            await asyncio.wait(set(self._leaving))
 
 
 async def _requests(pid: int, pieces: AsyncIterator[bytes]) -> AsyncIterator[pb.StreamInputRequest]:
@@ -186,3 +167,83 @@ def _selected(pid: int) -> pb.ProcessSelector:
 def _piped(data: bytes) -> pb.ProcessInput:
     piped: Oneof[Literal["stdin"], bytes] = Oneof("stdin", data)
     return pb.ProcessInput(input=piped)
+
+
+@dataclass
+class ProxyResponseError(Exception):
+    """An HTTP error response from a proxy in front of the daemon: its body has no error code of the daemon.
+
+    It is the `__cause__` of the ConnectError that the client raises.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _CheckedTransport:
+    """A transport that raises ProxyResponseError for error responses that are not the daemon's."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    async def execute(self, request: Request) -> Response:
+        response = await self._inner.execute(request)
+        if response.status < 300:
+            return response
+        body = bytearray()
+        async for chunk in response.content:
+            body += bytes(chunk)
+            if len(body) > _LONGEST:
+                break
+        if _is_the_daemons(body):
+            return Response(status=response.status, headers=response.headers, content=bytes(body))
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        raise ProxyResponseError(response.status, headers, bytes(body))
+
+
+def _process_client(url: str, config: ConnectionConfig) -> ProcessClient:
+    """Return a client of the process service at `url`; it retries only requests that were never sent."""
+    return ProcessClient(
+        url,
+        codec=proto_binary_codec(),
+        interceptors=build_interceptors(config, url),
+        http_client=Client(_CheckedTransport(_transport(config))),
+        **ENVD_RPC_COMPRESSION,
+    )
+
+
+async def _upload(url: str, config: ConnectionConfig, path: str, data: bytes, user: str) -> int:
+    """Write a file as `user` by the daemon's HTTP route; return the HTTP status of the response.
+
+    Raises the transport's errors if the connection cannot be made or breaks.
+    """
+    boundary = secrets.token_hex(16)
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{path}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
+    )
+    query: dict[str, str | None] = {"path": path, "username": user}
+    response = await Client(_transport(config)).post(
+        f"{url}/files",
+        params=query,
+        headers={
+            **config.sandbox_headers,
+            "content-type": f"multipart/form-data; boundary={boundary}",
+        },
+        content=head.encode() + data + f"\r\n--{boundary}--\r\n".encode(),
+    )
+    return response.status
+
+
+# Any: the SDK's transport of its own kind.
+def _transport(config: ConnectionConfig) -> Any:
+    return get_pyqwest_transport(proxy_to_config(config.proxy), http_version=config.http_version)
+
+
+def _is_the_daemons(body: bytes | bytearray) -> bool:
+    try:
+        reply = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(reply, dict) and reply.get("code") in _CODES

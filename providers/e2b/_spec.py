@@ -1,4 +1,4 @@
-"""Checks whether E2B can honour a SandboxSpec, and makes the metadata stored with a sandbox."""
+"""Says what E2B can honour of a SandboxSpec, and makes its network settings."""
 
 import re
 from typing import Any
@@ -7,16 +7,9 @@ from e2b.api.client.models import SandboxNetworkConfig
 from e2b.api.client.types import UNSET, Unset
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.providers import _rules
-from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
-from sandboxkit.providers._rules import STRICT, UNICODE, at_most, never
-from sandboxkit.providers.e2b._answers import NAME
+from sandboxkit.providers._rules import STRICT, UNICODE, never
 from sandboxkit.types import SandboxSpec
 
-MAX_LIFETIME = 24 * 3600
-"""The limit (s) of E2B's larger plans; E2B itself enforces the limit of a smaller plan."""
-MARKER = "sandboxkit.e2b"
-KEY_TAG = "sandboxkit.create"
 UNSUPPORTED = {
     "cpus": "the template fixes the number of CPUs; build one with `e2b template create --cpu-count`",
     "memory_mb": "the template fixes the memory; build one with `e2b template create --memory-mb`",
@@ -36,14 +29,8 @@ _EVERYTHING = "0.0.0.0/0"
 RULES = (
     *never(UNSUPPORTED),
     *STRICT,
-    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
     *UNICODE,
 )
-
-
-def check(spec: SandboxSpec) -> None:
-    """See `Provider.check`."""
-    _rules.check(spec, RULES, provider=NAME)
 
 
 def check_version(version: str, sandbox_id: str) -> None:
@@ -57,12 +44,6 @@ def check_version(version: str, sandbox_id: str) -> None:
             f"sandbox {sandbox_id!r} runs envd {version}, and sandboxkit needs "
             f"{'.'.join(map(str, _OLDEST))} or later: build its template again"
         )
-
-
-def metadata(spec: SandboxSpec, key: str) -> dict[str, str]:
-    """Return the metadata to store with a sandbox: its tags, sandboxkit's marker, its snapshot, and `key`."""
-    snapshot = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
-    return {**spec.tags, **snapshot, MARKER: "1", KEY_TAG: key}
 
 
 def network(spec: SandboxSpec, *, denied: bool = False) -> SandboxNetworkConfig | Unset:
@@ -82,13 +63,8 @@ def network(spec: SandboxSpec, *, denied: bool = False) -> SandboxNetworkConfig 
 
 
 # Any: the SDK's class, or UNSET.
-def check_network(spec: SandboxSpec, stored: Any, sandbox_id: str) -> None:
-    """Raise ConfigurationError if the server did not store `native_rules`, and so would allow everything."""
-    names, networks = spec.native_rules or ((), ())
-    denied = getattr(stored, "deny_out", UNSET) or []
-    allowed = getattr(stored, "allow_out", UNSET) or []
-    if _EVERYTHING not in denied or not set(allowed) <= {*names, *networks}:
-        raise ConfigurationError(
-            "the server at E2B_API_URL did not store the list of Egress(native=True); it may be too old for "
-            "it: leave native=True out"
-        )
+def allowed(stored: Any) -> list[str]:
+    """Return the names and networks that a sandbox may reach, according to its stored settings."""
+    if _EVERYTHING not in (getattr(stored, "deny_out", UNSET) or []):
+        return [_EVERYTHING]
+    return getattr(stored, "allow_out", UNSET) or []

@@ -18,8 +18,7 @@ from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError
 from sandboxkit.providers._hosted.pipe import BytePipe
-from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine
-from sandboxkit.providers.e2b._wire import ProxyResponseError
+from sandboxkit.providers.e2b._machine import KEEP_ALIVE, Events, Machine, ProxyResponseError
 
 _PIECE = 256 << 10
 """Maximum input (bytes) per message of a streaming call; the transport buffers up to 20 messages."""
@@ -107,8 +106,10 @@ class E2BProgram(ProgramStream):
         self._output.close()
         waited = 0.0 if self._first_input is None else time.monotonic() - self._first_input
         if self._streamed and waited > self._machine.follow_up_seconds and not self._has_output:
-            self._machine.streams = None  # without output, the input may be lost: probe again
-        self._machine.leave(self._finish())
+            self._machine.account.streams = (
+                None  # without output, the input may be lost: probe again
+            )
+        self._machine.endings.begin(self._finish())
 
     async def _follow(self, events: Events) -> None:
         """Handle the program's events until its end."""

@@ -1,18 +1,26 @@
 """Reads the cluster's address and our credentials from a kubeconfig or this pod's service account."""
 
+import json
 import os
 import ssl
+import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import anyio
 import yaml  # type: ignore[import-untyped]  # no stubs
 
-from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers.kubernetes._login import Fields, log_in
+from sandboxkit.errors import AuthenticationError, ConfigurationError, SandboxError
 
+Fields = dict[str, Any]
+"""Fields of a kubeconfig, which are untyped."""
+
+_SECONDS = 60.0
+"""Time limit of a login program."""
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Fields with paths, which are relative to the folder of the kubeconfig."""
@@ -65,11 +73,11 @@ async def read_access(kubeconfig: str | None, context: str | None) -> Access:
     paths = [Path(name).expanduser().absolute() for name in files.split(os.pathsep)]
     found = [path for path in paths if path.is_file()]
     if not found and (kubeconfig or os.environ.get("KUBECONFIG") or context):
-        raise ConfigurationError(f"no kubeconfig at {files!r}")
+        raise ConfigurationError(f"no kubeconfig at {files!r}: set KUBECONFIG to one")
     try:
         cluster, user, namespace = _from_files(found, context) if found else _from_pod()
         if user.get("exec"):
-            user = user | await log_in(user["exec"], files)
+            user = user | await _log_in(user["exec"], files)
         server = str(cluster["server"]).rstrip("/")
     except SandboxError:
         raise
@@ -145,3 +153,41 @@ def _ssl_context(cluster: Fields, user: Fields) -> ssl.SSLContext:
 
 def _unusable(error: BaseException, what: str) -> SandboxError:
     return ConfigurationError(f"{what} cannot be used: {error or type(error).__name__}")
+
+
+async def _log_in(program: Fields, files: str) -> Fields:
+    """Run the login program in a kubeconfig's `exec`, and return the fields of a user that it prints.
+
+    Raises AuthenticationError if the program fails, and ConfigurationError if it cannot be run or
+    prints no credentials. A malformed `exec` raises LookupError or TypeError.
+    """
+    version = program["apiVersion"]
+    asked = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    argv = [str(word) for word in (program["command"], *(program.get("args") or ()))]
+    given = {each["name"]: str(each["value"]) for each in program.get("env") or ()}
+    environment = os.environ | given | {"KUBERNETES_EXEC_INFO": json.dumps(asked)}
+    what = f"the login program {argv[0]!r} of {files!r}"
+    try:
+        with anyio.fail_after(_SECONDS):
+            done = await anyio.run_process(
+                argv, env=environment, stdin=subprocess.DEVNULL, check=False
+            )
+    except TimeoutError as error:
+        raise AuthenticationError(f"{what} took more than {_SECONDS:g} s") from error
+    except OSError as error:
+        raise ConfigurationError(f"{what} cannot be run: {error}") from error
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip()[-500:]
+        raise AuthenticationError(f"{what} failed ({done.returncode}): {words}")
+    try:
+        credentials = json.loads(done.stdout)["status"]
+        if "token" in credentials:
+            return {"token": str(credentials["token"])}
+        return {
+            "client-certificate-data": b64encode(credentials["clientCertificateData"].encode()),
+            "client-key-data": b64encode(credentials["clientKeyData"].encode()),
+        }
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{what} printed no ExecCredential with a token or certificate"
+        ) from error

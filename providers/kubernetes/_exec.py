@@ -1,4 +1,7 @@
-"""A byte stream to a program in a container, over the exec call's WebSocket."""
+"""A byte stream to a program in a container, over the exec call's WebSocket.
+
+The pod's first process is never attached to, because container runtimes log what an attach carries.
+"""
 
 import json
 import socket

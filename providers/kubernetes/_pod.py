@@ -154,10 +154,12 @@ def manifest(
                             lease=None if spec.detach else options.lease - options.grace,
                             no_network=cut,
                             drop_env="KUBERNETES_",
+                            image_workdir=".",
+                            name_user=True,
                             no_root=spec.profile == "strict" and options.security == "baseline",
                         ),
                     ],
-                    "workingDir": "/",
+                    **({"workingDir": "/"} if spec.workdir or spec.profile == "strict" else {}),
                     # Puts an agent's stderr into the pod's status when the agent cannot start.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "securityContext": security,

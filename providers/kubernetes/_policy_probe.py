@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
-from sandboxkit.provider import Output, StreamName
+from sandboxkit.provider import Box, StreamName
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._errors import refusal_of
 from sandboxkit.providers.kubernetes._pod import NETWORK
-from sandboxkit.types import Command, Exit, Network, SandboxSpec
+from sandboxkit.types import Command, Network, SandboxSpec
 
 # Any: a manifest is JSON.
 POLICY: dict[str, Any] = {
@@ -60,11 +60,9 @@ class NetworkPolicyProbe:
     def __init__(
         self,
         api: Api,
-        create: Callable[[SandboxSpec], Awaitable[str]],
-        execute: Callable[[str, Command, Output], Awaitable[Exit]],
-        delete: Callable[[str], Awaitable[None]],
+        create: Callable[[SandboxSpec], Awaitable[Box]],
     ) -> None:
-        self._api, self._create, self._execute, self._delete = api, create, execute, delete
+        self._api, self._create = api, create
         self._lock = anyio.Lock()
         self._proven = False
         self._refusal: ConfigurationError | None = None
@@ -104,7 +102,7 @@ class NetworkPolicyProbe:
 
     async def _prove(self, image: str) -> None:
         networks: tuple[Network, ...] = ("internet", "internet", "none")
-        pods: dict[int, str] = {}
+        pods: dict[int, Box] = {}
 
         async def start(number: int) -> None:
             spec = SandboxSpec(
@@ -122,9 +120,9 @@ class NetworkPolicyProbe:
             raise _unproven(f"the image {image!r} has no python3 for the check") from error
         finally:
             with anyio.CancelScope(shield=True):
-                await _all(*(partial(self._delete, pod) for pod in pods.values()))
+                await _all(*(pod.delete for pod in pods.values()))
 
-    async def _try(self, listener: str, free: str, denied: str) -> None:
+    async def _try(self, listener: Box, free: Box, denied: Box) -> None:
         output = bytearray()
         listens = anyio.Event()
 
@@ -138,13 +136,13 @@ class NetworkPolicyProbe:
             pass
 
         async def listen() -> None:
-            await self._execute(listener, Command(("python3", "-c", _LISTEN)), hear)
+            await listener.exec(Command(("python3", "-c", _LISTEN)), hear)
             listens.set()
 
-        async def reach(pod: str, patience: float) -> bool:
+        async def reach(pod: Box, patience: float) -> bool:
             address = output.decode().split()
             argv = ("python3", "-c", _REACH, *address, str(patience))
-            status = (await self._execute(pod, Command(argv), ignore)).status
+            status = (await pod.exec(Command(argv), ignore)).status
             if len(address) != 2 or status not in (0, _UNREACHED):
                 raise _unproven("the program of the check failed")
             return status == 0

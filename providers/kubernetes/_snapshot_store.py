@@ -1,19 +1,18 @@
 """The archives of snapshots in the user's state folder: each stored once, under the digest of its content."""
 
-import fcntl
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BufferedReader, FileIO
 from pathlib import Path
 
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError, SnapshotNotFoundError
-from sandboxkit.provider import state_folder
+from sandboxkit.provider import PathLock, remove_unlocked, state_folder
 from sandboxkit.providers.kubernetes._errors import NAME
 from sandboxkit.types import SnapshotInfo
 
@@ -136,8 +135,9 @@ class ArchiveStore:
                     f"another snapshot of sandbox {sandbox_id!r} is being taken: try again when it is done"
                 )
             file = path.open("xb", buffering=0)  # so that closing it cannot find a full disk
-            fcntl.flock(file, fcntl.LOCK_EX)
-        with file:
+            lock = PathLock.take(path)
+            assert lock is not None
+        with lock, file:
             try:
                 yield file
             finally:
@@ -177,15 +177,9 @@ class ArchiveStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        with PathLock.of(self.path):
             self._sweep()
             yield
-        finally:
-            fcntl.flock(folder, fcntl.LOCK_UN)  # a fork may have a copy of the descriptor
-            os.close(folder)
 
     def _sweep(self) -> None:
         """Remove archives without a snapshot, and partial ones that no living process writes.
@@ -198,11 +192,7 @@ class ArchiveStore:
         for path in self.path.glob("*.tar*") if None not in records else ():
             if path.name not in archives:
                 path.unlink()
-        for path in self.path.glob(f"{_PARTIAL}*"):
-            # A process that gives its archive up removes it without the folder's lock.
-            with suppress(BlockingIOError, FileNotFoundError), path.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+        remove_unlocked(self.path.glob(f"{_PARTIAL}*"))
 
 
 def _read(path: Path) -> KeptFiles | None:

@@ -1,4 +1,4 @@
-"""Snapshots of pods: what has changed in a container, as an archive that this machine keeps."""
+"""Snapshots of pods: what has changed in a container, as an archive that this machine or a registry keeps."""
 
 import errno
 import hashlib
@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 import time
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -26,18 +25,23 @@ from sandboxkit.errors import (
     SnapshotInUseError,
 )
 from sandboxkit.providers._agent import requests
-from sandboxkit.providers._agent.provider import AgentProvider, InstanceT
-from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
-from sandboxkit.providers.kubernetes import _pod
+from sandboxkit.providers._agent.box import AgentBox, AgentProvider, BoxT
+from sandboxkit.providers._hosted.records import SNAPSHOT_TAG
+from sandboxkit.providers.kubernetes import _pod, _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._exec import PodExecStream
 from sandboxkit.providers.kubernetes._options import ClusterOptions
 from sandboxkit.providers.kubernetes._parts import LOADER
-from sandboxkit.providers.kubernetes._pushing import image_of, pushed, unpush
-from sandboxkit.providers.kubernetes._registry import DeletionRefusedError
+from sandboxkit.providers.kubernetes._registry import (
+    DeletionRefusedError,
+    ImageLayer,
+    ImageRegistry,
+    ImageRepository,
+    digest_of,
+)
 from sandboxkit.providers.kubernetes._snapshot_image import STAGED, SnapshotImage, key_of
 from sandboxkit.providers.kubernetes._snapshot_store import ArchiveStore, KeptFiles
-from sandboxkit.types import SandboxSpec, SandboxState, SnapshotInfo, SnapshotKind
+from sandboxkit.types import SandboxSpec, SandboxState, SnapshotInfo, SnapshotKind, SnapshotRequest
 
 _MOST = 4 << 30
 """The size (bytes) of the largest archive, compressed."""
@@ -49,7 +53,7 @@ _RESTORED = b"restored\n"
 """The output of a `restore` that succeeds."""
 
 
-class PodSnapshots(AgentProvider[InstanceT]):
+class PodSnapshots(AgentProvider[BoxT]):
     """The part of the kubernetes provider that has to do with snapshots.
 
     Two of the agent's programs, which the API server starts beside the agent, write and unpack an archive
@@ -57,20 +61,15 @@ class PodSnapshots(AgentProvider[InstanceT]):
     and what the API server starts has rights that commands lack.
     """
 
-    _api: Api
-    _options: ClusterOptions
-    _timeout: float
-    _start_timeout: float
-
-    # Any: a pod is JSON.
-    @abstractmethod
-    async def _pod(self, sandbox_id: str) -> dict[str, Any]:
-        """Return the pod that a sandbox is."""
+    api: Api
+    options: ClusterOptions
+    timeout: float
+    start_timeout: float
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
-        if self._options.claims is not None:
+        if self.options.claims is not None:
             raise ConfigurationError(
-                f"there are no snapshots with claims={self._options.claims!r}: the template of the warm pool "
+                f"there are no snapshots with claims={self.options.claims!r}: the template of the warm pool "
                 "decides what a pod starts with; build an image"
             )
         if kind != "files":
@@ -78,43 +77,37 @@ class PodSnapshots(AgentProvider[InstanceT]):
                 f"kind={kind!r}: a snapshot on kubernetes keeps files alone; use kind='files'"
             )
 
-    async def take_snapshot(
-        self,
-        sandbox_id: str,
-        *,
-        kind: SnapshotKind,
-        name: str | None,
-        tags: Mapping[str, str],
-        expires: float,
+    async def take_snapshot_of(
+        self, box: AgentBox, pod: Mapping[str, Any], request: SnapshotRequest
     ) -> SnapshotInfo:
-        self.check_snapshot(SandboxSpec(), kind)
+        """Keep the files of a sandbox that is a pod; see `Box.take_snapshot`."""
+        self.check_snapshot(SandboxSpec(), request.kind)
         store = ArchiveStore()
-        pod = await self._pod(sandbox_id)
         info, places = _pod.info_of(pod), _pod.places_of(pod)
         since = _pod.started_at(pod)
         argv = (LOADER, "keep", str(since.timestamp() if since else math.inf), *places)
-        with _full_disk(sandbox_id, store), store.partial(sandbox_id) as file:
-            async with self._standing_still(sandbox_id):
-                content, unpacked = await self._archived(sandbox_id, argv, file)
+        with _full_disk(box.id, store), store.partial(box.id) as file:
+            async with _standing_still(box):
+                content, unpacked = await self._archived(box, argv, file)
             kept = KeptFiles(
                 id=store.new_id(),
                 content=content,
                 bytes=file.tell(),
                 unpacked=unpacked,
                 created=time.time(),
-                expires=expires,
+                expires=request.expires,
                 parent=info.tags.get(SNAPSHOT_TAG) if info else None,
-                name=name,
-                tags=dict(tags),
+                name=request.name,
+                tags=dict(request.tags),
                 image=str(pod["spec"]["containers"][0]["image"]),
                 places=places,
             )
             async with pushed(
                 kept,
                 Path(str(file.name)),
-                self._options,
-                answer=self._timeout,
-                seconds=self._start_timeout,
+                self.options,
+                answer=self.timeout,
+                seconds=self.start_timeout,
             ) as kept:
                 await anyio.to_thread.run_sync(store.keep, file, kept)
         return kept.info
@@ -140,7 +133,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
         kept = await anyio.to_thread.run_sync(store.find, snapshot_id)
         if kept is not None:
             try:
-                await unpush(kept, answer=self._timeout)
+                await unpush(kept, answer=self.timeout)
             except DeletionRefusedError as error:
                 refused = error
         await anyio.to_thread.run_sync(store.remove, snapshot_id)
@@ -149,9 +142,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
 
     def _snapshot_image(self, spec: SandboxSpec) -> SnapshotImage | None:
         """Return the image of the spec's snapshot, if the pod gets the snapshot in one."""
-        return (
-            image_of(ArchiveStore().load(spec.snapshot), self._options) if spec.snapshot else None
-        )
+        return image_of(ArchiveStore().load(spec.snapshot), self.options) if spec.snapshot else None
 
     def _based(self, spec: SandboxSpec) -> SandboxSpec:
         """Return the spec with the image and the tag of its snapshot, if it has one.
@@ -160,7 +151,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
         """
         if spec.snapshot is None:
             return spec
-        kept, places = ArchiveStore().load(spec.snapshot), _pod.places(spec, self._options)
+        kept, places = ArchiveStore().load(spec.snapshot), _pod.places(spec, self.options)
         if spec.image not in (None, kept.image):
             raise ConfigurationError(
                 f"image={spec.image!r}: snapshot {kept.id!r} was taken of a sandbox with the image "
@@ -180,7 +171,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
         return replace(spec, image=kept.image, tags={**spec.tags, SNAPSHOT_TAG: kept.id})
 
     # Any: a manifest is JSON.
-    async def _restored(self, sandbox_id: str, spec: SandboxSpec, pod: Mapping[str, Any]) -> None:
+    async def _restored(self, box: AgentBox, spec: SandboxSpec, pod: Mapping[str, Any]) -> None:
         """Unpack the files of the spec's snapshot, if it has one, in a sandbox that nobody uses yet.
 
         They are in the image that the pod's manifest names, or else sent.
@@ -188,24 +179,22 @@ class PodSnapshots(AgentProvider[InstanceT]):
         if spec.snapshot is None:
             return
         store = ArchiveStore()
-        kept, workdir = store.load(spec.snapshot), await self.workdir(sandbox_id)
-        places = (workdir, *_pod.places(spec, self._options))
+        kept, workdir = store.load(spec.snapshot), await box.workdir()
+        places = (workdir, *_pod.places(spec, self.options))
         what = f"the files of snapshot {kept.id!r} were not restored"
         if key := key_of(pod):
             sent = BytesIO(f"{key}\n".encode())
-            await self._unpack(sandbox_id, what, (LOADER, "unstage", STAGED, *places), sent)
+            await self._unpack(box, what, (LOADER, "unstage", STAGED, *places), sent)
             return
         with store.open(kept) as file:
             if await anyio.to_thread.run_sync(_digest, file) != kept.content:
                 raise SandboxStartError(f"{what}: the archive {file.name} is damaged")
-            await self._unpack(sandbox_id, what, (LOADER, "restore", *places), file)
+            await self._unpack(box, what, (LOADER, "restore", *places), file)
 
-    async def _unpack(
-        self, sandbox_id: str, what: str, argv: Sequence[str], file: BinaryIO
-    ) -> None:
+    async def _unpack(self, box: AgentBox, what: str, argv: Sequence[str], file: BinaryIO) -> None:
         """Run a program that unpacks an archive, with `file` as its input."""
         said = b""
-        stream = await self._api.exec(sandbox_id, _pod.CONTAINER, argv, sandbox_id=sandbox_id)
+        stream = await self.api.exec(box.id, _pod.CONTAINER, argv, sandbox_id=box.id)
 
         async def send() -> None:
             try:
@@ -215,7 +204,7 @@ class PodSnapshots(AgentProvider[InstanceT]):
                 return  # what the program said tells why
 
         try:
-            with anyio.move_on_after(self._start_timeout):
+            with anyio.move_on_after(self.start_timeout):
                 async with anyio.create_task_group() as group:
                     group.start_soon(send)
                     async for data in _output(stream):
@@ -227,24 +216,11 @@ class PodSnapshots(AgentProvider[InstanceT]):
             await stream.aclose()
         if said != _RESTORED:
             text = said.decode(errors="replace").strip() or stream.diagnostics
-            raise self._failed(text, what, sandbox_id, SandboxStartError)
+            raise self._failed(text, what, SandboxStartError)
 
-    @asynccontextmanager
-    async def _standing_still(self, sandbox_id: str) -> AsyncIterator[None]:
-        """Stop the sandbox's commands for the duration of the block, or until this process ends."""
-        async with self._call(sandbox_id) as client:
-            try:
-                await requests.pause(client, True, while_connected=True)
-                yield
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await requests.pause(client, False)
-
-    async def _archived(
-        self, sandbox_id: str, argv: Sequence[str], file: FileIO
-    ) -> tuple[str, int]:
+    async def _archived(self, box: AgentBox, argv: Sequence[str], file: FileIO) -> tuple[str, int]:
         """Write the archive that a program prints to a file; return its digest and unpacked size (bytes)."""
-        what = f"the files of sandbox {sandbox_id!r} were not kept"
+        what = f"the files of sandbox {box.id!r} were not kept"
         digest, size, piece, last = hashlib.sha256(), 0, bytearray(), b""
 
         def write() -> None:
@@ -254,9 +230,9 @@ class PodSnapshots(AgentProvider[InstanceT]):
             while left:
                 left = left[file.write(left) :]
 
-        stream = await self._api.exec(sandbox_id, _pod.CONTAINER, argv, sandbox_id=sandbox_id)
+        stream = await self.api.exec(box.id, _pod.CONTAINER, argv, sandbox_id=box.id)
         try:
-            with anyio.move_on_after(self._start_timeout) as limit:
+            with anyio.move_on_after(self.start_timeout) as limit:
                 async for data in _output(stream):
                     piece += data
                     size += len(data)
@@ -273,18 +249,28 @@ class PodSnapshots(AgentProvider[InstanceT]):
             await stream.aclose()
         mark = _MARK.fullmatch(last)
         if mark is None or stream.diagnostics or limit.cancelled_caught:
-            raise self._failed(stream.diagnostics, what, sandbox_id, ConfigurationError)
+            raise self._failed(stream.diagnostics, what, ConfigurationError)
         return digest.hexdigest(), int(mark[1], 16)
 
-    def _failed(
-        self, said: str, what: str, sandbox_id: str, kind: type[SandboxError]
-    ) -> SandboxError:
+    def _failed(self, said: str, what: str, kind: type[SandboxError]) -> SandboxError:
         if "no space left" in said:
             kind = CapacityError
         elif "sandbox agent:" not in said:
             kind = ProviderUnavailableError
-            said = said or f"it took longer than start_timeout={self._start_timeout:g}"
+            said = said or f"it took longer than start_timeout={self.start_timeout:g}"
         return kind(f"{what}: {said}")
+
+
+@asynccontextmanager
+async def _standing_still(box: AgentBox) -> AsyncIterator[None]:
+    """Stop the sandbox's commands for the duration of the block, or until this process ends."""
+    async with box.call() as client:
+        try:
+            await requests.pause(client, True, while_connected=True)
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await requests.pause(client, False)
 
 
 @contextmanager
@@ -317,3 +303,61 @@ async def _output(stream: PodExecStream) -> AsyncIterator[bytes]:
         except (anyio.EndOfStream, anyio.BrokenResourceError):
             return
         yield data
+
+
+@asynccontextmanager
+async def pushed(
+    kept: KeptFiles, archive: Path, options: ClusterOptions, *, answer: float, seconds: float
+) -> AsyncIterator[KeptFiles]:
+    """Push an archive if a registry is configured, and yield the record with its image.
+
+    Every snapshot has a manifest of its own, so that its deletion leaves others of the same content. An error
+    of the block removes the manifest. The layer may take `seconds`, each response `answer` seconds.
+    """
+    repository = options.snapshot_registry
+    if repository is None:
+        yield kept
+        return
+    async with ImageRegistry(ImageRepository.parse(repository), timeout=answer) as registry:
+        with archive.open("rb") as file:
+            try:
+                with anyio.fail_after(seconds):
+                    manifest = await registry.push_blobs(
+                        ImageLayer(file, kept.bytes),
+                        options.architecture,
+                        {
+                            f"{_tags.PREFIX}snapshot": kept.id,
+                            f"{_tags.PREFIX}expires": f"{kept.expires:.0f}",
+                        },
+                    )
+            except TimeoutError as error:
+                raise ProviderUnavailableError(
+                    f"the snapshot was not stored in {repository} within start_timeout={seconds:g} s"
+                ) from error
+        digest = digest_of(manifest)
+        try:
+            await registry.push(manifest, kept.id)
+            yield replace(kept, pushed=f"{repository}@{digest}")
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await registry.remove(digest)
+                except SandboxError as left:
+                    error.add_note(f"{repository}:{kept.id} may be left behind: {left}")
+            raise
+
+
+async def unpush(kept: KeptFiles, *, answer: float) -> None:
+    """Remove a snapshot's image from its registry, if it has one. Raises what `ImageRegistry.remove` does."""
+    if kept.pushed is not None:
+        repository, _, digest = kept.pushed.rpartition("@")
+        async with ImageRegistry(ImageRepository.parse(repository), timeout=answer) as registry:
+            await registry.remove(digest)
+
+
+def image_of(kept: KeptFiles, options: ClusterOptions) -> SnapshotImage | None:
+    """Return the image from which a new pod gets a snapshot; None if the client has to send the archive."""
+    repository, _, digest = (kept.pushed or "").rpartition("@")
+    if repository != options.snapshot_registry:
+        return None
+    return SnapshotImage(ImageRepository.parse(repository).image(digest), kept.bytes)

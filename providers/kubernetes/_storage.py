@@ -11,7 +11,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -26,17 +26,21 @@ from sandboxkit.errors import (
     VolumeError,
 )
 from sandboxkit.provider import DatasetStore, volume_of
+from sandboxkit.providers._agent.box import AgentBox
 from sandboxkit.providers.kubernetes import _pod, _tags
 from sandboxkit.providers.kubernetes._api import Api
 from sandboxkit.providers.kubernetes._claim import folder_of, used_by
 from sandboxkit.providers.kubernetes._exec import PodExecStream
-from sandboxkit.types import FileInfo, SandboxSpec
+from sandboxkit.types import SandboxSpec
 
 KEEPER = SandboxSpec(network="internet", lifetime=86_400, tags={"sandboxkit.keeper": "storage"})
 _TIME = 315_532_800
 _LINE = 32 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+BoxT = TypeVar("BoxT", bound=AgentBox)
 
 
 class ClaimStorage:
@@ -46,41 +50,37 @@ class ClaimStorage:
         self,
         api: Api,
         claim: str | None,
-        create: Callable[[], Awaitable[str]],
-        delete: Callable[[str], Awaitable[None]],
-        stat: Callable[[str, str], Awaitable[FileInfo]],
-        listing: Callable[[str, str], Awaitable[list[FileInfo]]],
+        create: Callable[[], Awaitable[AgentBox]],
     ) -> None:
-        """`create` makes a keeper; `delete`, `stat` and `listing` are those of the provider."""
+        """`create` makes a keeper."""
         self._api, self._claim = api, claim
-        self._create, self._delete = create, delete
-        self._stat, self._listing = stat, listing
+        self._create = create
         self._ready: set[str] = set()
         self._lock = anyio.Lock()
 
-    async def start(self, mounts: Mapping[str, str], create: Callable[[], Awaitable[str]]) -> str:
-        """Make what `SandboxSpec.mounts` names, then a sandbox with `create`; return the sandbox's id.
+    async def start(self, mounts: Mapping[str, str], create: Callable[[], Awaitable[BoxT]]) -> BoxT:
+        """Make what `SandboxSpec.mounts` names, then a sandbox with `create`; return it.
 
         Raises DatasetNotFoundError if neither the claim nor this machine's store has a dataset.
         """
         missing: list[str] = []
         for _ in range(2):
             await self._ensure(set(mounts.values()))
-            sandbox_id = await create()
+            box = await create()
             try:
                 missing = [
                     source
                     for point, source in mounts.items()
-                    if not await self._is_shown(sandbox_id, point, source)
+                    if not await self._is_shown(box, point, source)
                 ]
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await self._delete(sandbox_id)
+                    await box.delete()
                 raise
             if not missing:
-                return sandbox_id
+                return box
             self._ready.difference_update(missing)
-            await self._delete(sandbox_id)
+            await box.delete()
         raise SandboxStartError(
             f"{missing[0]!r} was removed from the claim {self._claim!r} while a sandbox with it started: "
             "try again"
@@ -161,22 +161,22 @@ class ClaimStorage:
                         await self._ask(keeper, "fill", name, keeper, content=content)
                     self._ready.add(source)
 
-    async def _is_shown(self, sandbox_id: str, point: str, source: str) -> bool:
+    async def _is_shown(self, box: AgentBox, point: str, source: str) -> bool:
         """Whether a sandbox shows what was stored, and no folder that its node has just made."""
-        found = await self._stat(sandbox_id, point)
+        found = await box.stat(point)
         if volume_of(source) is not None:
             return found.mode & 0o777 == 0o777
         # Not every file system keeps times, but a folder that a node makes is empty.
-        return found.mtime == _TIME or bool(await self._listing(sandbox_id, point))
+        return found.mtime == _TIME or bool(await box.list_dir(point))
 
     @asynccontextmanager
     async def _keeper(self) -> AsyncIterator[str]:
         keeper = await self._create()
         try:
-            yield keeper
+            yield keeper.id
         finally:
             with anyio.CancelScope(shield=True):
-                await self._delete(keeper)
+                await keeper.delete()
 
     async def _ask(
         self,

@@ -88,6 +88,8 @@ def outer_arguments(
     disk_mb: int,
     resolver: int,
     hosts: int,
+    *,
+    passwd: int | None,
 ) -> list[str]:
     """Return the options of an outer bubblewrap that sees the host, with a sized tmpfs at `folder`.
 
@@ -109,10 +111,14 @@ def outer_arguments(
             args += ["--perms", perms, "--dir", f"{folder}/upper{name}".rstrip("/")]
     etc = f"{folder}/upper{points.resolve('/etc')}"
     args += ["--file", str(resolver), f"{etc}/resolv.conf"]
-    return [*args, "--file", str(hosts), f"{etc}/hosts"]
+    args += ["--file", str(hosts), f"{etc}/hosts"]
+    if passwd is not None:
+        args += ["--perms", "0644", "--file", str(passwd), f"{etc}/passwd"]
+    return args
 
 
-def agent_command(spec: SandboxSpec, listener: int, open_files: int) -> list[str]:
-    """Return the agent's command line, which bubblewrap executes as the sandbox's user."""
-    flags = agent_flags(replace(spec, user=None), listen_fd=listener, open_files=open_files)
+def agent_command(spec: SandboxSpec, listener: int, open_files: int, workdir: str) -> list[str]:
+    """Return the agent's command line, which bubblewrap executes as the sandbox's user; `workdir` is the image's."""
+    own = replace(spec, user=None)
+    flags = agent_flags(own, listen_fd=listener, open_files=open_files, image_workdir=workdir)
     return [_layout.AGENT, *flags]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sandboxkit.providers.local._state import OwnerProcess
+from sandboxkit.provider import is_alive, owner_here
 
 _ROOT = Path("/sys/fs/cgroup")
 _FOLDER = "sandboxkit"
@@ -69,6 +69,16 @@ def _parent_v2() -> Path | None:
     if own is None or ".." in own:
         return None
     group = _ROOT / own.lstrip("/")
+    if group == _ROOT and os.access(group / "cgroup.procs", os.W_OK):
+        there, given = (
+            {*(group / f"cgroup.{name}").read_text().split()} & {*_CONTROLLERS}
+            for name in ("controllers", "subtree_control")
+        )
+        # Before the first is given: children of a group with processes and "cpu" can take none of these. The
+        # machine's own root, which has no type, gives all with processes.
+        if there != given and (group / "cgroup.type").exists():
+            _empty(group)
+        return group if _enabled(group) else None
     # Start at the parent: a group that has processes cannot delegate controllers to children.
     while group != _ROOT and group.is_relative_to(_ROOT):
         group = group.parent
@@ -81,13 +91,25 @@ def _parent_v2() -> Path | None:
 
 def _enabled(group: Path) -> set[str]:
     control = group / "cgroup.subtree_control"
-    if os.geteuid() == 0:
-        for controller in _CONTROLLERS:
-            try:
-                control.write_text(f"+{controller}")
-            except OSError:
-                pass  # missing, not delegated, or the group has processes
+    for controller in _CONTROLLERS:
+        with suppress(OSError):  # missing, not delegated, not ours, or the group has processes
+            control.write_text(f"+{controller}")
     return set(control.read_text().split()) & set(_CONTROLLERS)
+
+
+def _empty(group: Path) -> None:
+    """Move the processes of a container to a child of its group, which can then have limited children.
+
+    Images of docker-in-docker do the same.
+    """
+    child = group / "init"
+    for _ in range(_MAKE_ATTEMPTS):
+        child.mkdir(exist_ok=True)
+        for pid in (group / "cgroup.procs").read_text().split():
+            with suppress(OSError):  # it has ended
+                _write(child, "cgroup.procs", pid)
+        if not (group / "cgroup.procs").read_text():
+            break  # no process was forked meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +151,7 @@ def _hierarchy() -> _Hierarchy:
 def takes_other_users() -> bool:
     """Whether a process with another uid than ours can be moved into our groups."""
     found = _hierarchy()
+    # For those of version 1 the kernel asks for the uid of root, and for no capability.
     return os.geteuid() == 0 or found.version == 2 or not found.parents
 
 
@@ -173,7 +196,7 @@ def plan(sandbox_id: str, limits: CgroupLimits, *, detached: bool) -> list[str]:
 
     The names identify the maker, so that a sweep can tell which groups are abandoned.
     """
-    name = f"{'detached-' if detached else ''}{OwnerProcess.me()}-{sandbox_id}"
+    name = f"{'detached-' if detached else ''}{owner_here()}-{sandbox_id}"
     return [str(parent / name) for parent in dict.fromkeys(_parents(limits).values())]
 
 
@@ -309,8 +332,8 @@ def remove_parents(groups: list[str]) -> None:
             pass  # in use, or gone
 
 
-def strays() -> Iterator[tuple[OwnerProcess, bool, str]]:
-    """Yield (maker, detached, path) of every sandbox's group here, whatever its state folder."""
+def abandoned() -> Iterator[tuple[bool, str]]:
+    """Yield (detached, path) of every sandbox's group here whose maker is dead, whatever its state folder."""
     for parent in set(_hierarchy().parents.values()):
         try:
             names = os.listdir(parent)
@@ -318,8 +341,8 @@ def strays() -> Iterator[tuple[OwnerProcess, bool, str]]:
             continue  # no sandbox has a group now
         for name in names:
             match = _NAME.fullmatch(name)
-            if match is not None:
-                yield OwnerProcess.parse(match[2]), match[1] is not None, str(parent / name)
+            if match is not None and is_alive(match[2]) is False:
+                yield match[1] is not None, str(parent / name)
 
 
 def remove_unused_parents() -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import anyio.from_thread
 
@@ -33,7 +33,8 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _NAMED_BY_DIGEST = re.compile(r"(?:blobs/sha256/|sha256:)?([0-9a-f]{64})(?:\.json)?")
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+# macOS, where the doctor asks every provider whether it works, has no O_PATH.
+_FOLDER = getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class BadImageError(Exception):
@@ -42,6 +43,13 @@ class BadImageError(Exception):
 
 class BadLayerError(Exception):
     """A layer that cannot be unpacked."""
+
+
+class ImageConfig(NamedTuple):
+    """The settings that sandboxes take from an image."""
+
+    env: dict[str, str]
+    workdir: str
 
 
 class Stream:
@@ -127,8 +135,8 @@ class _MissingError(BadImageError): ...
 
 
 @contextmanager
-def reading(path: Path, scratch: Path) -> Iterator[tuple[dict[str, str], Iterator[Stream]]]:
-    """Yield the variables and the layers of an OCI layout in a folder, of a tar of one, or of an archive of `docker save`.
+def reading(path: Path, scratch: Path) -> Iterator[tuple[ImageConfig, Iterator[Stream]]]:
+    """Yield the configuration and the layers of an OCI layout in a folder, of a tar of one, or of an archive of `docker save`.
 
     A layer is read, and its digests are compared, before the next one is taken. A compressed archive is
     decompressed to a file in `scratch`. Raises BadImageError, BadLayerError and tarfile.TarError.
@@ -238,7 +246,7 @@ def _saved(name: str) -> tuple[str, str]:
     return name, f"sha256:{match[1]}" if match else ""
 
 
-def _content(files: _Open) -> tuple[dict[str, str], Iterator[Stream]]:
+def _content(files: _Open) -> tuple[ImageConfig, Iterator[Stream]]:
     name = "manifest.json"
     try:
         saved = _json(files, name, list)
@@ -263,7 +271,8 @@ def _content(files: _Open) -> tuple[dict[str, str], Iterator[Stream]]:
     if len(diff_ids) not in (0, len(layers)):
         raise BadImageError(f"{config[0]!r}: diff_ids are {len(diff_ids)} of {len(layers)} layers")
     checked = [_blob(config[0], {"digest": each})[1] for each in diff_ids] or [""] * len(layers)
-    return _environment(config[0], found), _layers(files, layers, checked)
+    own = ImageConfig(_environment(config[0], found), _workdir(config[0], found))
+    return own, _layers(files, layers, checked)
 
 
 def _fitting(name: str, index: object) -> object:
@@ -299,3 +308,10 @@ def _environment(name: str, config: object) -> dict[str, str]:
     if size > _MAX_ENV:
         raise BadImageError(f"{name!r}: Env takes more than {_MAX_ENV} bytes")
     return env
+
+
+def _workdir(name: str, config: object) -> str:
+    found = _field(name, _field(name, config, "config", dict), "WorkingDir", str)
+    if _NOT_TEXT.search(found) or len(found) > _LONGEST_NAME:
+        raise BadImageError(f"{name!r}: WorkingDir is {found!r:.80}, which is too long or not text")
+    return found

@@ -9,6 +9,7 @@ import pickle
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,10 @@ from anyio.from_thread import check_cancelled
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers.local._copy import copied
-from sandboxkit.providers.local._folders import make_folder
+from sandboxkit.providers.local._folders import make_folder, remove_tree
 from sandboxkit.providers.local._freeze import frozen
 from sandboxkit.providers.local._layout import python_prefix
 from sandboxkit.providers.local._readable import readable
-from sandboxkit.providers.local._removal import remove_tree
 
 _RUN = (
     "import sys; sys.path.append(sys.argv[1]); import _copy, _freeze; _copy.serve(_freeze.frozen)"
@@ -38,10 +38,10 @@ class _HeldUpError(Exception):
 
 
 # Any: the options of `copied`.
-def copy_files(root: Path, **request: Any) -> tuple[int, int]:
+def copy_files(root: Path, prefix: Sequence[str] = (), **request: Any) -> tuple[int, int]:
     """Copy files of a sandbox to the folder `root`, which is emptied before; return the bytes and inodes of the copy.
 
-    Raises ConfigurationError for what cannot be copied, OSError, and ProviderUnavailableError.
+    With a command `prefix` a process behind it copies them. Raises ConfigurationError for what cannot be copied, OSError, and ProviderUnavailableError.
     """
     begun, worked = time.monotonic(), time.thread_time()
 
@@ -55,23 +55,25 @@ def copy_files(root: Path, **request: Any) -> tuple[int, int]:
         try:
             remove_tree(root)  # what an attempt before has copied
             make_folder(root)
+            if prefix:
+                return _copied_aside(prefix, root=str(root), **request)
             with frozen(request["init"], between):
                 return copied(root=str(root), between=between, **request)
         except _HeldUpError:
             remove_tree(root)
             make_folder(root)
-            return _copied_aside(root=str(root), **request)
+            return _copied_aside((), root=str(root), **request)
     except TimeoutError as error:
         raise ProviderUnavailableError(str(error)) from error
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
 
 
-def _copied_aside(**request: object) -> tuple[int, int]:
+def _copied_aside(prefix: Sequence[str], **request: object) -> tuple[int, int]:
     """Copy as `copied`, in a process that ends with this one."""
     ours, theirs = socket.socketpair()
     close_in_forks(ours)
-    argv = [python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
+    argv = [*prefix, python_prefix()[1], "-I", "-S", "-c", _RUN, os.path.dirname(__file__)]
     sink = subprocess.DEVNULL
     with theirs:
         process = subprocess.Popen(argv, stdin=theirs.fileno(), stdout=sink, start_new_session=True)

@@ -10,16 +10,26 @@ import os
 import random
 import stat
 import struct
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError
+from sandboxkit.providers._capabilities import Capability
 
-NOBODY = 65534
 _RANGES = (range(2_000_000_000, 2_000_131_072), range(20_000, 60_000))
 """Candidate ranges. The first is outside of all that distributions, systemd and subordinate id ranges
 assign; the second exists inside containers, too. Uids of accounts are left out."""
+NEEDED = (
+    Capability.CAP_CHOWN,
+    Capability.CAP_DAC_OVERRIDE,
+    Capability.CAP_FOWNER,
+    Capability.CAP_KILL,
+    Capability.CAP_SETGID,
+    Capability.CAP_SETUID,
+)
+"""Root needs these to run programs as other users, and to give these users files."""
 _ATTEMPTS = 1000
 _LOCK = "sandboxkit-uids"
 
@@ -48,17 +58,13 @@ class LeasedUid:
             self.lock = -1
 
 
-def lend(among: range | None = None, path: Path | None = None) -> LeasedUid | None:
-    """Lease a free uid; return None if this user namespace has none to lend.
+def lend(found: range) -> LeasedUid:
+    """Lease a free uid of a range, by a lock in this user's file.
 
-    Without arguments root's range and lock file are used; otherwise the range `among` and the
-    lock file `path`. The first uid is never lent. Raises CapacityError if 1000 random uids in a
+    The first uid is never lent. Raises CapacityError if 1000 random uids in a
     row are taken, and ConfigurationError if the lock file cannot be used.
     """
-    found = uids() if among is None else among
-    if found is None:
-        return None
-    lock = _open(path)
+    lock = _open()
     try:
         for _ in range(_ATTEMPTS):
             # Chosen at random, so that a uid is not reused soon.
@@ -77,7 +83,12 @@ def lend(among: range | None = None, path: Path | None = None) -> LeasedUid | No
 
 @cache
 def uids() -> range | None:
-    """Return the range for uids and gids of sandboxes; the first owns images and is never lent."""
+    """Return root's range for uids and gids of sandboxes; None in a user namespace without one.
+
+    The first owns images and is never lent.
+    """
+    if sys.platform != "linux":
+        return None
     maps = [_mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")]
     for candidate in _RANGES:
         if all(
@@ -110,15 +121,16 @@ def _accounts() -> frozenset[int]:
     return frozenset(numbers())
 
 
-@cache
 def _path() -> Path:
-    """Return the lock file that all of root's processes use, whatever their state folder."""
-    return Path("/run" if os.access("/run", os.W_OK) else "/tmp", _LOCK)
+    """Return the lock file that all programs of this user use, whatever their state folder."""
+    uid = os.geteuid()
+    runtime, own = ("/run", "") if uid == 0 else (f"/run/user/{uid}", f"-{uid}")
+    return Path(runtime, _LOCK) if os.access(runtime, os.W_OK) else Path(f"/tmp/{_LOCK}{own}")
 
 
-def _open(path: Path | None = None) -> int:
+def _open() -> int:
     """Open the lock file anew, because locks belong to the open file description."""
-    path = path or _path()
+    path = _path()
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(path, flags, 0o600)

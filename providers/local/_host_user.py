@@ -1,28 +1,41 @@
 """The unprivileged host user that starts sandboxes, and the paths this user must reach."""
 
+import errno
 import logging
 import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-from sandboxkit.errors import CapacityError, SandboxError
+from sandboxkit.errors import CapacityError, ConfigurationError, SandboxError
+from sandboxkit.providers._capabilities import Capability, lacking
 from sandboxkit.providers.local import _cgroup, _host_uid, _id_map
-from sandboxkit.providers.local._namespaces import namespace_of, reveal, start_failure, tool
-from sandboxkit.providers.local._subordinate import SubordinateIds, lock_path, subordinate_range
+from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
+from sandboxkit.providers.local._start_errors import (
+    REMEDY,
+    namespace_failure,
+    or_landlock,
+    start_failure,
+)
+from sandboxkit.providers.local._subordinate import (
+    SubordinateIds,
+    root_of,
+    subordinate_range,
+)
 
 _log = logging.getLogger("sandboxkit.local")
 
-_CAP_SYS_RESOURCE = 24
+_MAKE_NAMESPACES = (
+    Capability.CAP_NET_ADMIN,
+    Capability.CAP_SYS_ADMIN,
+    Capability.CAP_SYS_PTRACE,
+)
+"""Root needs these as well to run sandboxes as other users without a user namespace. For one it needs CAP_SETFCAP."""
 _OPTIONS = {resource.RLIMIT_CORE: "--core", resource.RLIMIT_NOFILE: "--nofile"}
 _NO_LIMITS: Mapping[int, int] = {}
-
-
-def _has_sys_resource() -> bool:
-    with open("/proc/self/status") as file:
-        effective = next(line.split()[1] for line in file if line.startswith("CapEff:"))
-    return bool(int(effective, 16) >> _CAP_SYS_RESOURCE & 1)
 
 
 class HostUser:
@@ -30,15 +43,22 @@ class HostUser:
 
     Root switches to an unprivileged uid, in a mount namespace that exposes the needed paths which
     only root can reach (such as a Python under /root). The namespace has no name on the host and
-    ends with this process. An ordinary user does the same in a user namespace with the user's
-    subordinate ids; without subordinate ids sandboxes run with the user's own uid.
+    ends with this process. Root without the capabilities for that does the same in a user namespace,
+    and so does an ordinary user with the user's subordinate ids. Without subordinate ids, or with an image, a
+    snapshot or a volume, which belong to the user, sandboxes run with the user's own uid.
     """
 
     def __init__(self) -> None:
-        self.is_root = os.geteuid() == 0
-        self.may_limit = not self.is_root or _has_sys_resource()
+        self.lacks = lacking(*_host_uid.NEEDED, Capability.CAP_SETFCAP)
+        self._uids = None if self.lacks else _host_uid.uids()
+        self.is_root = self._uids is not None
+        """Whether this process may run programs as other users, whom nobody needs to lend it."""
+        self.makes_namespaces = self.is_root and not lacking(*_MAKE_NAMESPACES)
+        """Whether it does so without a user namespace."""
+        self.may_limit = not (self.makes_namespaces and lacking(Capability.CAP_SYS_RESOURCE))
         """Whether this process can set resource limits on a running process of the user."""
         self._namespaces: dict[tuple[str, ...], int] = {}
+        self._mapping: dict[int, bool] = {}
         self._warned = False
         self._ids: SubordinateIds | None = None
         self.why_shared = ""
@@ -46,21 +66,19 @@ class HostUser:
 
     def owner(self) -> tuple[int, int]:
         """Return the uid and gid of images and volumes, and of sandboxes without a uid of their own."""
-        if not self.is_root:
+        if self._uids is None:
             return os.geteuid(), os.getegid()
-        uids = _host_uid.uids()
-        uid = _host_uid.NOBODY if uids is None else uids.start
-        return uid, uid
+        return self._uids.start, self._uids.start
 
     def lend(self, sources: list[str]) -> _host_uid.LeasedUid | None:
         """Lease a uid for a sandbox that needs these paths; None if it must share that of `owner`."""
-        if self.is_root:
-            return _host_uid.lend()
+        if self._uids is not None:
+            return _host_uid.lend(self._uids)
         lendable = self.subordinate(sources)
         if lendable is None:
             return None
         try:
-            return _host_uid.lend(lendable, lock_path())
+            return _host_uid.lend(lendable)
         except CapacityError as error:
             # Only for now: running sandboxes will release theirs.
             if not self._warned:
@@ -117,14 +135,16 @@ class HostUser:
         of `owning`, replaces the mount namespace for these paths. `network`, a result of `new_network`, is the
         command's network namespace; an ordinary user has none.
         """
-        if not self.is_root:
-            if lent is None:
-                return []
-            assert self._ids is not None, "it was lent from these"
-            return self._ids.prefix(lent.uid, sources)
+        if lent is None and not self.is_root:
+            self._refuse_to_run_as_root()
+            return []
+        uid, gid = self.owner() if lent is None else (lent.uid, lent.uid)
+        if not self.makes_namespaces:
+            if self._ids is None:
+                self._ids = SubordinateIds(self._uids)
+            return self._ids.prefix(uid, sources)
         if namespace is None:
             namespace = self._namespace(sources)
-        uid, gid = self.owner() if lent is None else (lent.uid, lent.uid)
         # Opened through our /proc entry and not inherited, so that no descriptor reaches the sandbox.
         enter = [f"--mount=/proc/{os.getpid()}/fd/{namespace}"]
         enter += [] if network is None else [f"--net=/proc/{os.getpid()}/fd/{network}"]
@@ -132,6 +152,18 @@ class HostUser:
         if limits and not self.may_limit:
             command = [tool("prlimit"), *(f"{_OPTIONS[n]}={v}" for n, v in limits.items()), "--"]
         return [*command, tool("nsenter"), *enter, f"--setuid={uid}", f"--setgid={gid}", "--"]
+
+    def _refuse_to_run_as_root(self) -> None:
+        """Raise ConfigurationError if a sandbox that shares this user's uid would have that of the machine's root."""
+        with open("/proc/self/uid_map") as file:
+            inside, outside, _ = file.readline().split()
+        if os.geteuid() == 0 and inside == outside == "0":
+            why = f"it lacks {', '.join(self.lacks)}" if self.lacks else "it has no other uids"
+            raise ConfigurationError(
+                f"this process is root, but cannot run sandboxes as other users ({why}), and none runs as root{REMEDY}"
+                "give it these capabilities, or start it as another user (docker run --user 1000:1000, in a pod "
+                f"runAsUser: 1000){or_landlock()}"
+            )
 
     def owning(
         self,
@@ -164,6 +196,34 @@ class HostUser:
         finally:
             if users >= 0:
                 os.close(users)
+
+    def maps_owners(self, folder: Path) -> bool:
+        """Whether `owning` can map the owner of a folder, which depends on its file system.
+
+        Raises SandboxStartError, as a CapacityError if load may be the reason.
+        """
+        device = os.stat(folder).st_dev
+        if device not in self._mapping:
+            with ExitStack() as stack:
+                try:
+                    users = _id_map.user_namespace(self.owner()[0], self.owner()[0])
+                    stack.callback(os.close, users)
+                    os.close(_id_map.with_owner(self._namespace([]), [str(folder)], users))
+                    self._mapping[device] = True
+                except OSError as error:
+                    if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EPERM):
+                        raise namespace_failure(f"a namespace cannot be made: {error}") from error
+                    self._mapping[device] = False
+        return self._mapping[device]
+
+    @contextmanager
+    def reading_files_of(self, pid: int) -> Iterator[list[str]]:
+        """Yield the command prefix of a program that may read the files of a sandbox with this process."""
+        if self.is_root or os.stat(f"/proc/{pid}").st_uid == os.geteuid():
+            yield []
+        else:
+            with root_of(pid) as prefix:
+                yield prefix
 
     def close(self) -> None:
         """Close the namespaces; running sandboxes have their own."""

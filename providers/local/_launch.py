@@ -8,24 +8,26 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
 from sandboxkit.errors import SandboxStartError
-from sandboxkit.provider import close_in_forks
+from sandboxkit.provider import close_in_forks, start_time
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.launch import agent_flags
 from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import (
     _arguments,
     _bwrap,
     _cgroup,
-    _doctor,
     _gvisor,
+    _landlock,
     _layout,
     _seccomp,
+    _start_errors,
     _state,
 )
 from sandboxkit.providers.local._base import Base
@@ -33,7 +35,8 @@ from sandboxkit.providers.local._counters import Counters
 from sandboxkit.providers.local._host_uid import LeasedUid
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
-from sandboxkit.providers.local._namespaces import free_folder, new_network, start_failure
+from sandboxkit.providers.local._landlock import is_landlock
+from sandboxkit.providers.local._namespaces import free_folder, new_network
 from sandboxkit.types import SandboxSpec
 
 MARK = "SANDBOXKIT_START"
@@ -148,8 +151,8 @@ class Launched:
 
     def processes(self) -> dict[int, int]:
         """Return host pid and start time of the monitor (the outer bubblewrap) and of PID 1."""
-        found = {pid: _state.start_time(pid) for pid in (self._process.pid, self.init_pid)}
-        return {pid: started for pid, started in found.items() if started is not None}
+        found = {pid: start_time(pid) for pid in (self._process.pid, self.init_pid)}
+        return {pid: started for pid, started in found.items() if started}
 
     def limit(self, pid: int, limits: dict[int, int]) -> None:
         """Set resource limits for a process of the sandbox and for its future children."""
@@ -236,7 +239,7 @@ def _start(
     with ExitStack() as inherited, ExitStack() as kept:
         # An ordinary user's images, snapshots and volumes belong to that user; no other uid can change
         # their files.
-        lent = host.lend(sources) if host.is_root or not (below or volumes) else None
+        lent = host.lend(sources) if host.makes_namespaces or not (below or volumes) else None
         if lent is not None:
             kept.callback(lent.give_back)
         namespace = None
@@ -259,7 +262,7 @@ def _start(
                 kept.callback(os.close, namespace)
         settings = [] if runsc is not None else _arguments.network_settings(spec)
         network = None
-        if settings and host.is_root:
+        if settings and host.makes_namespaces:
             network = new_network(settings)
             kept.callback(os.close, network)
         prefix = host.prefix(sources, rlimits, lent, namespace, network)
@@ -304,7 +307,8 @@ def _start(
             options = _arguments.arguments(
                 spec, root, agent=agent, image=image, files=files, held=held, **fds
             )
-            inside = _arguments.agent_command(spec, listener.fileno(), open_files)
+            workdir = "" if image is None else image.workdir
+            inside = _arguments.agent_command(spec, listener.fileno(), open_files, workdir)
         if held is not None:
             passed.append(held)
         arguments: list[tuple[socket.socket, bytes]] = []
@@ -325,8 +329,12 @@ def _start(
             command = under(base.outer(overlay, disk_mb, detach=spec.detach), command)
         if image is not None and overlay is not None:
             etc = [inherit(_readable(each)) for each in (_layout.resolver(spec), _layout.HOSTS)]
-            files += etc
-            outer = _arguments.outer_arguments(spec, image, base, overlay, disk_mb, *etc)
+            users = _layout.accounts(image, base)
+            passwd = None if users is None else inherit(_memfd(users))
+            files += [*etc, *([] if passwd is None else [passwd])]
+            outer = _arguments.outer_arguments(
+                spec, image, base, overlay, disk_mb, *etc, passwd=passwd
+            )
             command = under(outer, command)
         process = subprocess.Popen(
             [*prefix, *command],
@@ -341,6 +349,50 @@ def _start(
         kept.pop_all()
     namespaces = [each for each in (namespace, network) if each is not None]
     return _Start(process, ours, info, errors, arguments, lent, namespaces)
+
+
+def _start_confined(
+    spec: SandboxSpec, begun: _state.SandboxFolder, rlimits: dict[int, int], pids: int
+) -> _Start:
+    """Start the supervisor of a sandbox with Landlock, which waits for its configuration."""
+    with ExitStack() as inherited, ExitStack() as kept:
+        ends = [socket.socketpair() for _ in range(2)]
+        for end in (end for pair in ends for end in pair):
+            close_in_forks(end)
+        (ours, theirs), (sender, reader) = ends
+        for end in (theirs, reader, listener := _listener(begun.folder)):
+            inherited.enter_context(end)
+        kept.callback(ours.close)
+        kept.callback(sender.close)
+        errors, info = os.memfd_create("stderr"), os.memfd_create("info")
+        kept.callback(os.close, errors)
+        kept.callback(os.close, info)
+        lent = _landlock.lend()
+        if lent is not None:
+            kept.callback(lent.give_back)
+        uid = None if lent is None else lent.uid
+        work = begun.make_work(uid)
+        content = _landlock.config(spec, work, pids=pids, own_uid=uid is not None)
+        user = None if uid is None else f"{uid}:{uid}"
+        flags = agent_flags(
+            replace(spec, user=user, workdir=f"{work}/workspace"),
+            listen_fd=_landlock.LISTENER,
+            open_files=rlimits[resource.RLIMIT_NOFILE] // 2,
+        )
+        inherited.callback(os.close, config := _memfd(content))
+        fds = (reader.fileno(), config, listener.fileno(), info)
+        process = subprocess.Popen(
+            [str(binary.path()), "confine", *map(str, fds), *flags],
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
+            stderr=errors,
+            pass_fds=[*fds, *([] if lent is None else [lent.lock])],
+            env=_landlock.environment(work),
+            cwd="/",
+            start_new_session=True,
+        )
+        kept.pop_all()
+    return _Start(process, ours, info, errors, [(sender, b"begin")], lent, [])
 
 
 def _joined(options: list[str]) -> bytes:
@@ -386,6 +438,7 @@ async def launch(
     *,
     image: LocalImage | None,
     disk_mb: int,
+    pids: int,
     groups: list[str],
     mounts: Mapping[str, str],
     volumes: Mapping[str, str],
@@ -396,12 +449,15 @@ async def launch(
     If this fails or is cancelled, no process is left. Raises SandboxStartError.
     """
     _unreaped[:] = [pid for pid in _unreaped if _runs_on(pid)]
-    rlimits = _rlimits()
+    rlimits = _rlimits() | (_landlock.limits(spec) if is_landlock(spec) else {})
     try:
         # On the loop's own thread, which lasts: --die-with-parent acts at the end of the thread.
-        start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes, base)
+        if is_landlock(spec):
+            start = _start_confined(spec, begun, rlimits, pids)
+        else:
+            start = _start(spec, host, begun, image, disk_mb, rlimits, mounts, volumes, base)
     except OSError as error:
-        raise start_failure(f"the sandbox's processes cannot be started: {error}") from error
+        raise _start_errors.not_started(spec, str(error)) from error
     counters = Counters(groups, cpus=spec.cpus is not None)
     launched = Launched(
         start.process, start.info, start.errors, groups, counters, start.lent, start.namespaces
@@ -410,7 +466,7 @@ async def launch(
         if groups:
             # On a busy machine this may block in the kernel for tens of milliseconds.
             await anyio.to_thread.run_sync(_cgroup.join, groups, start.process.pid)
-        if host.may_limit:
+        if host.may_limit or is_landlock(spec):
             launched.limit(start.process.pid, rlimits)
         # Bubblewrap has waited until here: its children inherit the groups and the limits.
         start.proceed()
@@ -420,6 +476,6 @@ async def launch(
         with anyio.CancelScope(shield=True):
             await launched.kill()
         if isinstance(error, OSError):
-            raise _doctor.start_error(launched.stderr_text() or str(error)) from error
+            raise _start_errors.not_started(spec, launched.stderr_text() or str(error)) from error
         raise
     return launched, start.connection

@@ -19,6 +19,7 @@ AGENT = "/.sandboxkit/agent"
 SANDBOX_UID = 1000
 MEMORY_MB = 1024
 """Memory (MB) of a sandbox by default, besides its disk."""
+_LARGEST_PASSWD = 1 << 20
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _FOLDERS = ("/etc", "/etc/ssl", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
 UPPER_FOLDERS = ("/etc", "/home", "/root", "/run", "/tmp", "/var", "/var/tmp")
@@ -149,6 +150,25 @@ def _accounts() -> tuple[tuple[str, bytes], ...]:
         ("/etc/hosts", HOSTS),
         ("/etc/nsswitch.conf", switch.encode()),
     )
+
+
+def accounts(image: LocalImage, base: Base | None) -> bytes | None:
+    """Return the image's /etc/passwd with a line for the sandbox's user, or None if nothing has to be changed."""
+    points = mount_points(image, None)
+    try:
+        path = f"{image.root}{points.resolve('/etc')}/passwd"
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            known = file.read(_LARGEST_PASSWD + 1)
+    except FileNotFoundError:
+        known = b""
+    except OSError:
+        return None
+    own = str(SANDBOX_UID).encode()
+    users = [line.split(b":")[2:3] for line in known.splitlines()]
+    if [own] in users or len(known) > _LARGEST_PASSWD or (base and base.has_file("/etc/passwd")):
+        return None
+    return known.rstrip(b"\n") + b"\nsandbox:x:%b:%b::/workspace:/bin/sh\n" % (own, own)
 
 
 def shm_size(spec: SandboxSpec) -> int:

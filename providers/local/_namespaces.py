@@ -3,7 +3,6 @@
 import ctypes
 import fcntl
 import os
-import re
 import shlex
 import shutil
 import socket
@@ -16,23 +15,14 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from sandboxkit.errors import CapacityError, ConfigurationError, SandboxStartError
+from sandboxkit.errors import ConfigurationError, SandboxStartError
 from sandboxkit.provider import close_in_forks
 from sandboxkit.providers.local._readable import readable
+from sandboxkit.providers.local._start_errors import namespace_failure
 
 _HELPER_PATIENCE = 30.0
-_LOAD = re.compile(
-    "temporarily unavailable|cannot allocate memory|too many open files|no space left|timed out|no result",
-    re.IGNORECASE,
-)
-"""The words of the kernel and of our own helpers for a machine that has no room for a process, or no time for it."""
 _CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 _COVERS = ("/mnt", "/media", "/srv", "/opt", "/home", "/var/tmp", "/tmp")
-
-
-def start_failure(message: str) -> SandboxStartError:
-    """Return the error of a start: a CapacityError, which is retryable, if load alone may be the reason."""
-    return (CapacityError if _LOAD.search(message) else SandboxStartError)(message)
 
 
 def _hiding_folder(path: str) -> str | None:
@@ -83,7 +73,7 @@ def namespace_of(
         ):
             helper.kill()
             message = helper.stderr.read().decode(errors="replace").strip()
-            raise start_failure(
+            raise namespace_failure(
                 f"a namespace ({kind}) for sandboxes cannot be made: "
                 + (message or f"no result within {_HELPER_PATIENCE:.0f} s")
             )

@@ -23,7 +23,7 @@ _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 _NO_CALLS = range(336, 424)
 """Numbers that no architecture uses."""
 
-_KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_KILL_PROCESS, _ERRNO, _ASK, _ALLOW = 0x80000000, 0x00050000, 0x7FC00000, 0x7FFF0000
 
 
 def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -33,6 +33,8 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 def _action(name: str, errno: int) -> int:
     if name == "SCMP_ACT_ALLOW":
         return _ALLOW
+    if name == "SCMP_ACT_NOTIFY":
+        return _ASK
     if name == "SCMP_ACT_ERRNO":
         return _ERRNO | errno
     raise ValueError(f"seccomp action {name!r} is not supported")
@@ -115,8 +117,8 @@ def compile_profile(profile: dict[str, Any], numbers: dict[str, int], audit_arch
 
 
 @cache
-def program() -> bytes:
-    """Return the BPF program for this machine.
+def program(profile: str | None = None) -> bytes:
+    """Return the BPF program for this machine of a profile in JSON; None: the pinned one.
 
     Raises ConfigurationError unless this is x86_64 or aarch64.
     """
@@ -125,6 +127,6 @@ def program() -> bytes:
         raise ConfigurationError(
             f"no seccomp profile for {machine!r}: the local provider needs x86_64 or aarch64"
         )
-    profile = json.loads(_PROFILE.read_bytes())
+    rules = json.loads(_PROFILE.read_bytes() if profile is None else profile)
     numbers = json.loads(_NUMBERS.read_bytes())[machine]
-    return compile_profile(profile, numbers, _AUDIT_ARCH[machine])
+    return compile_profile(rules, numbers, _AUDIT_ARCH[machine])

@@ -1,24 +1,20 @@
 """The folder of local snapshots: their descriptions, locks, time of last use, and the limit of their sizes."""
 
-import fcntl
 import json
 import os
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandboxkit.errors import CapacityError, ConfigurationError, SnapshotNotFoundError
-from sandboxkit.providers.local._folders import make_folder
-from sandboxkit.providers.local._removal import remove_tree
-from sandboxkit.providers.local._state import OwnerProcess
+from sandboxkit.provider import FolderStore
+from sandboxkit.providers.local._folders import make_folder, remove_tree
 
 SNAPSHOT_ID = re.compile(r"snapshot-[0-9a-f]{16}")
-_TAKING = re.compile(r"\.(?:taking|removing)-(\d+-\d+-\d+)-\w+")
 META = "meta.json"
 """The file of a snapshot's description. Its time of modification is that of the snapshot's last use."""
 LIMIT_VARIABLE = "SANDBOXKIT_SNAPSHOTS_MB"
@@ -84,11 +80,11 @@ class StoredSnapshot:
         return json.dumps(stored)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotStore:
+class SnapshotStore(FolderStore):
     """The folder of a user's snapshots, one folder each, named by its id once it is complete."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, remove_tree)
 
     def make(self) -> None:
         """Create the folder. It stays, because running providers have it mounted for their sandboxes."""
@@ -126,7 +122,7 @@ class SnapshotStore:
         )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(name for name in self._names() if SNAPSHOT_ID.fullmatch(name)))
+        return filter(SNAPSHOT_ID.fullmatch, self.entries())
 
     def known(self) -> dict[str, StoredSnapshot]:
         """Return what is known about all snapshots, except those whose description cannot be read."""
@@ -135,9 +131,6 @@ class SnapshotStore:
             with suppress(SnapshotNotFoundError):  # perhaps another process has just removed it
                 found[each] = self.load(each)
         return found
-
-    def _names(self) -> list[str]:
-        return os.listdir(self.path) if self.path.is_dir() else []
 
     def limit(self) -> DiskUse:
         """Return what all snapshots together may take. Raises ConfigurationError for a bad variable."""
@@ -153,47 +146,20 @@ class SnapshotStore:
             raise ConfigurationError(f"{LIMIT_VARIABLE}={given!r} is not a number of MiB")
         return replace(share, bytes=int(given) << 20)
 
-    def temporary(self, why: str) -> Path:
-        """Return a new path for a folder that `sweep` removes once this process is gone."""
-        return self.path / f".{why}-{OwnerProcess.me()}-{secrets.token_hex(8)}"
 
-    def sweep(self) -> None:
-        """Remove what processes left that were killed while they took or removed a snapshot."""
-        for name in self._names():
-            match = _TAKING.fullmatch(name)
-            if match is not None:
-                maker = OwnerProcess.parse(match[1])
-                if maker.is_here and not maker.alive():
-                    remove_tree(self.path / name)
-
-    @contextmanager
-    def locked(self, snapshot_id: str, kind: int) -> Iterator[bool]:
-        """Hold a lock on a snapshot; yield False if it is gone, or if another lock forbids this one."""
-        try:
-            folder = os.open(self.path / snapshot_id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            yield False
-            return
-        try:
-            with suppress(BlockingIOError):
-                fcntl.flock(folder, kind | fcntl.LOCK_NB)
-                yield (self.path / snapshot_id).exists()
-                return
-            yield False
-        finally:
-            with suppress(OSError):
-                fcntl.flock(folder, fcntl.LOCK_UN)  # a fork may have a copy of the descriptor
-            os.close(folder)
-
-
-def full_disk(store: Path, partial: Path) -> CapacityError:
-    usage = shutil.disk_usage(store)
+def disk_use(partial: Path) -> DiskUse:
+    """Return the disk use of a copy that was cut short."""
     copied = [
         os.lstat(os.path.join(folder, name))
         for folder, inner, names in os.walk(partial)
         for name in (*inner, *names)
     ]
-    written = DiskUse(sum(each.st_blocks for each in copied) * 512, len(copied))
+    return DiskUse(sum(each.st_blocks for each in copied) * 512, len(copied))
+
+
+def full_disk(store: Path, written: DiskUse) -> CapacityError:
+    """Return the error for a snapshot of which this much was written until the disk was full."""
+    usage = shutil.disk_usage(store)
     return CapacityError(
         f"the snapshot does not fit into {store}: the disk of {usage.total} bytes was full after {written} "
         "of it; free space there with sandboxkit cleanup --snapshots, or set SANDBOXKIT_STATE_DIR to a "

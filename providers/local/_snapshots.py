@@ -8,7 +8,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,7 +23,7 @@ from sandboxkit.errors import (
     SnapshotInUseError,
     SnapshotNotFoundError,
 )
-from sandboxkit.provider import Provider, is_expired
+from sandboxkit.provider import PathLock, Provider, is_expired
 from sandboxkit.providers._gvisor import is_gvisor
 from sandboxkit.providers.local import _image, _layout, _spec, _sweep
 from sandboxkit.providers.local._base import Base
@@ -31,8 +31,8 @@ from sandboxkit.providers.local._copier import copy_files
 from sandboxkit.providers.local._folders import make_folder
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
+from sandboxkit.providers.local._landlock import is_landlock
 from sandboxkit.providers.local._mount_points import made
-from sandboxkit.providers.local._removal import remove_tree
 from sandboxkit.providers.local._snapshot_store import (
     LIMIT_VARIABLE,
     META,
@@ -40,10 +40,18 @@ from sandboxkit.providers.local._snapshot_store import (
     DiskUse,
     SnapshotStore,
     StoredSnapshot,
+    disk_use,
     full_disk,
 )
 from sandboxkit.providers.local._state import SandboxRecord, StateDir
-from sandboxkit.types import Profile, SandboxSpec, SnapshotInfo, SnapshotKind
+from sandboxkit.types import (
+    Dockerfile,
+    Profile,
+    SandboxSpec,
+    SnapshotInfo,
+    SnapshotKind,
+    SnapshotRequest,
+)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT_OUT = ("/.sandboxkit", "/etc/resolv.conf")
@@ -52,14 +60,34 @@ _KEPT_OUT = ("/.sandboxkit", "/etc/resolv.conf")
 class LocalSnapshots(Provider):
     """The part of the local provider that has to do with snapshots."""
 
-    _state: StateDir
-    _host: HostUser
+    state: StateDir
+    host: HostUser
+
+    def _store(self) -> SnapshotStore:
+        """Return the folder of snapshots: root's lie beside the images if nobody maps owners in the state folder.
+
+        Before Linux 6.3 that is so in memory, such as /run. Sandboxes would share a host uid there.
+        """
+        place = self.state.path
+        chosen = "SANDBOXKIT_STATE_DIR" in os.environ or not self.host.makes_namespaces
+        if not chosen and not self.host.maps_owners(place):
+            with suppress(OSError):  # a system that is read-only
+                beside = _image.cache(self.host) / "state"
+                beside.mkdir(mode=0o700, exist_ok=True)
+                if self.host.maps_owners(beside):
+                    place = beside
+        return SnapshotStore(place / "snapshots")
 
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         if is_gvisor(spec) and spec.snapshot is None:
             raise ConfigurationError(
                 "isolation='gvisor': gVisor has the files in its own memory, and no snapshot reads "
                 "them; take the snapshot in a sandbox without isolation="
+            )
+        if is_landlock(spec):
+            raise ConfigurationError(
+                "isolation='landlock': the files are in no root of their own; download them, or take the snapshot in "
+                "a sandbox with namespaces"
             )
         if kind != "files":
             raise ConfigurationError(
@@ -71,25 +99,30 @@ class LocalSnapshots(Provider):
                 f"image={spec.image!r}; use profile='standard', or provider='docker'"
             )
 
-    async def take_snapshot(
-        self,
-        sandbox_id: str,
-        *,
-        kind: SnapshotKind,
-        name: str | None,
-        tags: Mapping[str, str],
-        expires: float,
-    ) -> SnapshotInfo:
-        meta = self._living(sandbox_id)
+    @asynccontextmanager
+    async def built_image(
+        self, file: Dockerfile, network: str, tell: Callable[[str], None]
+    ) -> AsyncIterator[str]:
+        await anyio.to_thread.run_sync(self._remove_builds)
+        yield await _image.build(file, network, tell, self.host, self.state.path)
+
+    def _remove_builds(self) -> None:
+        used = {each.image for each in self._store().known().values()}
+        used |= {each.image for each in _sweep.sweep(self.state, self._runs_here)}
+        _image.remove_builds(self.host, self.state.path, used)
+
+    async def take_snapshot_of(self, meta: SandboxRecord, request: SnapshotRequest) -> SnapshotInfo:
+        """Store the files of a sandbox that runs; see `Box.take_snapshot`."""
         profile = _profile(meta.folders)
         self.check_snapshot(
-            SandboxSpec(image=meta.image, isolation=meta.isolation, profile=profile), kind
+            SandboxSpec(image=meta.image, isolation=meta.isolation, profile=profile), request.kind
         )
         if not meta.is_here:
             raise ProviderUnavailableError(
-                f"sandbox {sandbox_id!r} was started in another container: take its snapshot there"
+                f"sandbox {meta.id!r} was started in another container: take its snapshot there"
             )
-        known = StoredSnapshot(0.0, expires, 0, meta.snapshot, name, dict(tags), meta.folders)
+        name, tags = request.name, dict(request.tags)
+        known = StoredSnapshot(0.0, request.expires, 0, meta.snapshot, name, tags, meta.folders)
         image = self._image_of(meta)
         if image is not None:
             known = replace(known, image=image.reference, image_version=image.version())
@@ -119,29 +152,31 @@ class LocalSnapshots(Provider):
     def _take(
         self, meta: SandboxRecord, known: StoredSnapshot, image: LocalImage | None
     ) -> SnapshotInfo:
-        store = SnapshotStore(self._state.path / "snapshots")
-        store.sweep()
-        folder = store.temporary("taking")
-        init = [*meta.processes][-1]
+        store = self._store()
+        snapshot_id, written = f"snapshot-{secrets.token_hex(8)}", DiskUse()
         try:
             store.make()
-            make_folder(folder)
-            copy = partial(self._copied, init, meta.folders, folder / "root", image)
-            use = self._copied_with_room(store, copy)
-            known = replace(known, bytes=use.bytes, inodes=use.inodes, created=time.time())
-            self._make_room(store, use)
-            (folder / META).write_text(known.to_json())
-            os.utime(folder / META, (known.created, known.created))
-            snapshot_id = f"snapshot-{secrets.token_hex(8)}"
-            folder.rename(store.path / snapshot_id)
+            with store.temporary() as temporary:
+                make_folder(folder := temporary / "whole")
+                init = [*meta.processes][-1]
+                copy = partial(self._copied, init, meta.folders, folder / "root", image)
+                try:
+                    use = self._copied_with_room(store, copy)
+                    known = replace(known, bytes=use.bytes, inodes=use.inodes, created=time.time())
+                    self._make_room(store, use)
+                    (folder / META).write_text(known.to_json())
+                    os.utime(folder / META, (known.created, known.created))
+                    folder.rename(store.path / snapshot_id)
+                except OSError as error:
+                    if error.errno in _FULL:
+                        written = disk_use(folder)
+                    raise
         except OSError as error:
             if error.errno in _FULL:
-                raise full_disk(store.path, folder) from error
+                raise full_disk(store.path, written) from error
             raise ProviderUnavailableError(
                 f"the files of sandbox {meta.id!r} cannot be copied to {store.path}: {error}"
             ) from error
-        finally:
-            remove_tree(folder)
         return self._described(snapshot_id, known)
 
     def _copied_with_room(self, store: SnapshotStore, copy: Callable[[], DiskUse]) -> DiskUse:
@@ -160,7 +195,7 @@ class LocalSnapshots(Provider):
 
         A snapshot that a sandbox uses may not.
         """
-        used = {meta.snapshot for meta in _sweep.sweep(self._state, self._runs_here)}
+        used = {meta.snapshot for meta in _sweep.sweep(self.state, self._runs_here)}
         found = sorted(
             (not expired, each.used or each.created, name)
             for name, each in known.items()
@@ -203,31 +238,27 @@ class LocalSnapshots(Provider):
         self, init: int, places: list[str], target: Path, image: LocalImage | None
     ) -> DiskUse:
         """Copy a sandbox's folders, of an image only the changes; return the disk use of the copy."""
-        if not self._host.is_root and os.stat(f"/proc/{init}").st_uid != os.geteuid():
-            raise ConfigurationError(
-                "a sandbox with one of this user's subordinate ids has no snapshots yet: this user cannot read "
-                "its files; take it as root, or on provider='docker'"
-            )
         args = _layout.system()[0] if image is None else ()
         fixed = made([*args, *_layout.folders_made(image=image is not None)])
         mounted = _mounted(init)
         points = map(Path, (*fixed, *mounted))
         links = {args[at + 2] for at, each in enumerate(args) if each == "--symlink"}
-        return DiskUse(
-            *copy_files(
+        with self.host.reading_files_of(init) as prefix:
+            bytes_, inodes = copy_files(
                 target,
+                prefix,
                 init=init,
                 places=places,
-                state=str(self._state.path),
+                state=str(self._store().path.parent),
                 skipped={*mounted.difference(places), *links, *_KEPT_OUT},
                 folders={str(each) for path in points for each in (path, *path.parents)},
-                owner=self._host.owner() if self._host.is_root else None,
+                owner=self.host.owner() if self.host.is_root else None,
                 below=None if image is None else str(image.root),
             )
-        )
+        return DiskUse(bytes_, inodes)
 
     async def list_snapshots(self, tags: Mapping[str, str]) -> AsyncIterator[SnapshotInfo]:
-        store = SnapshotStore(self._state.path / "snapshots")
+        store = self._store()
         store.sweep()
         for snapshot_id, found in store.known().items():
             info = self._described(snapshot_id, found)
@@ -235,37 +266,30 @@ class LocalSnapshots(Provider):
                 yield info
 
     async def mark_snapshot_used(self, snapshot_id: str) -> None:
-        SnapshotStore(self._state.path / "snapshots").mark_used(snapshot_id)
+        self._store().mark_used(snapshot_id)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
         if SNAPSHOT_ID.fullmatch(snapshot_id):
             await anyio.to_thread.run_sync(self._delete, snapshot_id)
 
     def _delete(self, snapshot_id: str) -> None:
-        store = SnapshotStore(self._state.path / "snapshots")
-        store.sweep()
-        with store.locked(snapshot_id, fcntl.LOCK_EX) as free:
-            if not free and not (store.path / snapshot_id).exists():
+        store = self._store()
+        lock = PathLock.take(store.path / snapshot_id)
+        with lock or nullcontext():
+            if lock is None and not (store.path / snapshot_id).exists():
                 return
-            living = _sweep.sweep(self._state, self._runs_here)
+            living = _sweep.sweep(self.state, self._runs_here)
             users = [meta.id for meta in living if meta.snapshot == snapshot_id]
-            if users or not free:
+            if users or lock is None:
                 raise SnapshotInUseError(
                     f"snapshot {snapshot_id!r} is in use by {', '.join(users) or 'a start'}: stop the "
                     "sandboxes that started from it"
                 )
-            # Renamed first: a partly removed snapshot must not look like a whole one.
-            removing = store.temporary("removing")
-            (store.path / snapshot_id).rename(removing)
-        remove_tree(removing)
+            store.discard(snapshot_id)
 
     @abstractmethod
     def _runs_here(self, sandbox_id: str) -> bool:
         """Return whether this provider started a sandbox, which still runs."""
-
-    @abstractmethod
-    def _living(self, sandbox_id: str) -> SandboxRecord:
-        """Return the record of a sandbox that runs. Raises SandboxNotFoundError."""
 
     @contextmanager
     def _base_of(self, spec: SandboxSpec) -> Iterator[Base | None]:
@@ -276,10 +300,11 @@ class LocalSnapshots(Provider):
         if spec.snapshot is None:
             yield None
             return
-        store = SnapshotStore(self._state.path / "snapshots")
-        with store.locked(spec.snapshot, fcntl.LOCK_SH) as there:
+        store = self._store()
+        lock = PathLock.take(store.path / spec.snapshot, fcntl.LOCK_SH)
+        with lock or nullcontext():
             known = store.load(spec.snapshot)
-            if not there:
+            if lock is None:
                 raise SnapshotNotFoundError(f"snapshot {spec.snapshot!r} is being removed")
             folders = known.folders
             if spec.image is not None and _image.absolute(spec.image) != known.image:
@@ -310,7 +335,7 @@ class LocalSnapshots(Provider):
         if base is not None:
             spec = replace(spec, image=base.image)
             _spec.check_mounts(spec)
-        image = None if spec.image is None else await _image.find(spec.image, self._host)
+        image = None if spec.image is None else await _image.find(spec.image, self.host)
         if base is not None and image is not None:
             base.check_image(image)
         return spec, image

@@ -1,8 +1,10 @@
 """Checks a SandboxSpec: the options that local sandboxes on this machine cannot honour."""
 
+from sandboxkit.errors import ConfigurationError
 from sandboxkit.providers import _gvisor, _rules
 from sandboxkit.providers._rules import STRICT, Rule, at_least, at_most, never
-from sandboxkit.providers.local import _cgroup, _doctor, _layout
+from sandboxkit.providers.local import _cgroup, _doctor, _landlock, _layout, _start_errors
+from sandboxkit.providers.local._landlock import is_landlock
 from sandboxkit.types import SandboxSpec
 
 USERS = {
@@ -19,7 +21,11 @@ def _needs(controller: str, field: str) -> Rule:
     return Rule(
         field,
         f"it cannot be enforced here: {_doctor.CGROUP_REMEDY}",
-        lambda spec: getattr(spec, field) is not None and controller not in _cgroup.available(),
+        lambda spec: (
+            getattr(spec, field) is not None
+            and controller not in _cgroup.available()
+            and not (is_landlock(spec) and field in ("memory_mb", "pids"))  # the agent watches them
+        ),
     )
 
 
@@ -43,6 +49,7 @@ RULES = (
     ),
     STRICT[0],
     *_gvisor.RULES,
+    *_landlock.RULES,
     Rule(
         "isolation",
         f"gVisor's memory and threads cannot be bounded here: {_doctor.CGROUP_REMEDY}",
@@ -76,6 +83,8 @@ RULES = (
 
 def check(spec: SandboxSpec) -> None:
     """See `Provider.check`."""
+    if is_landlock(spec) and (lack := _start_errors.landlock_lacks()):
+        raise ConfigurationError(f"provider 'local' cannot honour isolation='landlock': {lack}")
     _rules.check(spec, RULES, provider="local")
     if spec.snapshot is None:
         check_mounts(spec)

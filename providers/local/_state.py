@@ -1,7 +1,6 @@
 """The state folder: a private folder for each local sandbox, with its metadata and socket."""
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -9,59 +8,25 @@ import secrets
 import shutil
 import signal
 import socket
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from sandboxkit.errors import CapacityError, SandboxStartError
-from sandboxkit.provider import state_folder
+from sandboxkit.provider import PathLock, is_alive, owner_here, start_time, state_folder
+from sandboxkit.providers.local._folders import remove_tree
 from sandboxkit.types import SandboxInfo, SandboxState
 
 _ID = re.compile(r"local-[0-9a-f]{16}")
-_STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-(local-[0-9a-f]{16})")
+_STARTING = re.compile(r"\.starting-(\d+-\d+-\d+)-local-[0-9a-f]{16}")
 SOCKET = "agent.sock"
 _META = "meta.json"
 _GROUPS = "cgroups"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerProcess:
-    """Identifies the process that creates a sandbox, also to other processes."""
-
-    pid: int
-    started: int
-    namespace: int
-    """Inode of its pid namespace: containers may share a state folder, but not their pids."""
-
-    @classmethod
-    def me(cls) -> "OwnerProcess":
-        """Return this process."""
-        pid = os.getpid()
-        return cls(pid, start_time(pid) or 0, _namespace())
-
-    @classmethod
-    def parse(cls, text: str) -> "OwnerProcess":
-        """Parse the result of `str(maker)`."""
-        return cls(*(int(field) for field in text.split("-")))
-
-    def __str__(self) -> str:
-        return f"{self.pid}-{self.started}-{self.namespace}"
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the maker is in this process's pid namespace, so that its pids are valid here."""
-        return self.namespace == _namespace()
-
-    def alive(self) -> bool:
-        """Whether the maker still runs; valid only if it `is_here`."""
-        return start_time(self.pid) == self.started
-
-
-def _namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
+_WORK = "work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +64,24 @@ class SandboxRecord:
     folders: list[str] = field(default_factory=list)
     """The folders that a snapshot of it keeps."""
     paused: bool = False
-    isolation: Literal["gvisor"] | None = None
+    isolation: Literal["namespaces", "landlock", "gvisor"] | None = None
     used_image: UsedImage | None = None
     """None without an image, and in records of older versions of this package."""
 
     @property
     def is_here(self) -> bool:
         """Whether its pids are valid in this pid namespace."""
-        return OwnerProcess.parse(self.maker).is_here
+        return is_alive(self.maker) is not None
 
     @property
     def owned(self) -> bool:
         """Whether a live process of this pid namespace owns it, and will clean up after it."""
-        maker = OwnerProcess.parse(self.maker)
-        return not self.detached and maker.is_here and maker.alive()
+        return not self.detached and is_alive(self.maker) is True
 
     @property
     def orphaned(self) -> bool:
         """Whether its owner is dead, so that it should have ended, too."""
-        maker = OwnerProcess.parse(self.maker)
-        return not self.detached and maker.is_here and not maker.alive()
+        return not self.detached and is_alive(self.maker) is False
 
     def info(self, provider: str) -> SandboxInfo:
         """Return the public description."""
@@ -131,16 +94,6 @@ class SandboxRecord:
             created_at=datetime.fromtimestamp(self.created, UTC),
             expires_at=None if self.expires is None else datetime.fromtimestamp(self.expires, UTC),
         )
-
-
-def start_time(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot; None if it is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in b"ZX" else int(fields[19])
 
 
 def pinned(pid: int, started: int) -> int | None:
@@ -200,10 +153,10 @@ class StateDir:
         """Create a locked folder for a new sandbox, named after its maker and the new id."""
         with _writing(self.path):
             while True:
-                folder = self.path / f".starting-{OwnerProcess.me()}-local-{secrets.token_hex(8)}"
+                folder = self.path / f".starting-{owner_here()}-local-{secrets.token_hex(8)}"
                 folder.mkdir(mode=0o700)
-                lock = _locked(folder)
-                # None: a sweep in another container locked the folder first, and removes it.
+                lock = PathLock.take(folder)
+                # None: a sweep locked the folder first, and removes it.
                 if lock is not None:
                     return SandboxFolder(folder, lock)
 
@@ -279,14 +232,12 @@ class StateDir:
         """Yield folders of sandboxes whose maker died before they ran. The caller closes them."""
         for entry in os.listdir(self.path):
             match = _STARTING.fullmatch(entry)
-            if match is None:
-                continue
-            maker = OwnerProcess.parse(match[1])
-            if maker.is_here and maker.alive():
+            alive = True if match is None else is_alive(match[1])
+            if alive is True:
                 continue
             # A forked child of a dead maker may still hold the lock; that counts only across namespaces.
-            lock = _locked(self.path / entry)
-            if lock is not None or maker.is_here:
+            lock = PathLock.take(self.path / entry)
+            if lock is not None or alive is False:
                 yield SandboxFolder(self.path / entry, lock)
 
     def cut_short(self) -> Iterator[Path]:
@@ -295,8 +246,14 @@ class StateDir:
             if _ID.fullmatch(entry) and not (self.path / entry / _META).exists():
                 yield self.path / entry
 
+    def has_work(self, folder: Path) -> bool:
+        """Whether a sandbox has files of its programs that `remove` removes."""
+        return (folder / _WORK).exists()
+
     def remove(self, folder: Path) -> None:
         """Remove a sandbox's folder. Idempotent. If this process is killed meanwhile, see `cut_short`."""
+        with suppress(OSError):
+            remove_tree(Path((folder / _WORK).read_text()))
         shutil.rmtree(folder, ignore_errors=True)
 
     def folder(self, sandbox_id: str) -> Path:
@@ -307,7 +264,7 @@ class StateDir:
 class SandboxFolder:
     """The folder of a sandbox that is being created, locked while its maker lives."""
 
-    def __init__(self, folder: Path, lock: int | None) -> None:
+    def __init__(self, folder: Path, lock: PathLock | None) -> None:
         self.folder = folder
         self._lock = lock
 
@@ -321,6 +278,23 @@ class SandboxFolder:
         with _writing(self.folder):
             (self.folder / _GROUPS).write_text("\n".join(groups))
 
+    def make_work(self, uid: int | None) -> Path:
+        """Make the folders of a sandbox without mounts, for its files; `uid` owns them, or None for our user.
+
+        They are below TMPDIR, which the user of the sandbox must be able to reach.
+        """
+        work = Path(tempfile.gettempdir()).resolve() / f"sandboxkit-{self.sandbox_id}"
+        with _writing(self.folder):
+            (self.folder / _WORK).write_text(str(work))
+        with _writing(work.parent):
+            work.mkdir(mode=0o700)
+            for name in ("workspace", "tmp"):
+                (work / name).mkdir(mode=0o700)
+                if uid is not None:
+                    os.chown(work / name, uid, uid)
+            work.chmod(0o700 if uid is None else 0o711)
+        return work
+
     def groups(self) -> list[str]:
         """Return the recorded control groups; empty if none were recorded."""
         try:
@@ -331,23 +305,4 @@ class SandboxFolder:
     def close(self) -> None:
         """Release the lock. Idempotent."""
         if self._lock is not None:
-            # Unlock explicitly: a forked child's copy of the descriptor would keep the lock.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            os.close(self._lock)
-            self._lock = None
-
-
-def _locked(folder: Path) -> int | None:
-    """Lock the folder; return the descriptor, or None if it is locked already or gone."""
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.stat(folder)):
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(lock)
-    return None
+            self._lock.release()

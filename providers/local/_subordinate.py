@@ -1,19 +1,23 @@
-"""Host uids for an ordinary user's sandboxes, from the user's subordinate ids."""
+"""Host uids for sandboxes of an ordinary user, from the user's subordinate ids, or of root in a container."""
 
+import fcntl
 import os
 import pwd
 import stat
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sandboxkit.errors import SandboxStartError
 from sandboxkit.providers.local import _bwrap
-from sandboxkit.providers.local._namespaces import namespace_of, reveal, start_failure, tool
+from sandboxkit.providers.local._namespaces import namespace_of, reveal, tool
+from sandboxkit.providers.local._start_errors import namespace_failure, start_failure
 
 _LEAST = 64
 """Minimum number of subordinate ids; with fewer, sandboxes share the user's uid."""
 _PATIENCE = 10.0
+_NS_GET_PARENT = 0xB702
 _DEPTH = 4
 """Folder levels to search: enough for lib/python3.11/site-packages/PACKAGE."""
 _INOTIFY_INSTANCES = 16
@@ -38,14 +42,6 @@ def subordinate_range(file: str) -> range:
     return found
 
 
-def lock_path() -> Path:
-    """Return the file whose bytes are the locks on ids, common to all programs of this user."""
-    runtime = Path(f"/run/user/{os.geteuid()}")
-    if os.access(runtime, os.W_OK):
-        return runtime / "sandboxkit-uids"
-    return Path(f"/tmp/sandboxkit-uids-{os.geteuid()}")
-
-
 class SubordinateIds:
     """A user namespace with this user as uid 0, in which sandboxes can run with `uids` of the host.
 
@@ -53,8 +49,24 @@ class SubordinateIds:
     It has no name on the host and ends with its last process and descriptor.
     """
 
-    def __init__(self) -> None:
-        """Create the namespace. Raises SandboxStartError, ConfigurationError or OSError."""
+    def __init__(self, roots: range | None = None) -> None:
+        """Create the namespace, with root's own range `roots` if given.
+
+        Raises SandboxStartError, ConfigurationError or OSError.
+        """
+        command = [tool("unshare"), "--user", "--", "sh", "-c", "echo ready\nread -r _"]
+        self._mounts: dict[tuple[str, ...], int] = {}
+        self._roots = roots is not None
+        if roots is not None:
+            self.uids, self._first = roots, roots.start
+
+            def write_maps(pid: int) -> None:
+                for name in ("uid_map", "gid_map"):
+                    lines = f"0 0 1\n1 {roots.start} {len(roots)}"
+                    Path(f"/proc/{pid}/{name}").write_text(lines)
+
+            self._users = namespace_of(command, "user", write_maps)
+            return
         uids, gids = subordinate_range("/etc/subuid"), subordinate_range("/etc/subgid")
         count = min(len(uids), len(gids))
         if count < _LEAST:
@@ -72,9 +84,7 @@ class SubordinateIds:
             ):
                 _run([program, str(pid), "0", str(own), "1", "1", str(first), str(count)])
 
-        command = [tool("unshare"), "--user", "--", "sh", "-c", "echo ready\nread -r _"]
         self._users = namespace_of(command, "user", map_ids)
-        self._mounts: dict[tuple[str, ...], int] = {}
 
     def prefix(self, uid: int, sources: list[str]) -> list[str]:
         """Return the prefix that runs a command as `uid`, one of `uids`, with access to these paths."""
@@ -91,17 +101,19 @@ class SubordinateIds:
 
     def _reveal(self, sources: tuple[str, ...]) -> int:
         """Create a mount namespace in which all of `uids` can read the sources, and test a sandbox in it."""
-        hidden = next(_unreadable(sources), None)
+        # An ordinary user's sandboxes can then share the user's uid.
+        hidden = None if self._roots else next(_unreadable(sources), None)
         if hidden is not None:
             raise SandboxStartError(f"{hidden} can be read by this user only")
-        limit = f"echo {_INOTIFY_INSTANCES} > /proc/sys/user/max_inotify_instances\n"
+        # It is read-only where bubblewrap cannot mount /proc either, and says so below.
+        limit = f"echo {_INOTIFY_INSTANCES} > /proc/sys/user/max_inotify_instances || :\n"
         script = "set -e\n" + limit + reveal(sources) + "echo ready\nread -r _"
         command = [*self._enter(0), tool("unshare"), "--mount", "--propagation", "slave"]
         mounts = namespace_of([*command, "--", "sh", "-c", script], "mnt")
         problem = _bwrap.try_empty(self._enter(1, mounts))
         if problem:
             os.close(mounts)
-            raise start_failure(problem)
+            raise namespace_failure(problem)
         return mounts
 
     def _enter(self, inner: int, mounts: int | None = None) -> list[str]:
@@ -111,6 +123,23 @@ class SubordinateIds:
         if mounts is not None:
             command.append(f"--mount={own}/{mounts}")
         return [*command, f"--setuid={inner}", f"--setgid={inner}", "--"]
+
+
+@contextmanager
+def root_of(pid: int) -> Iterator[list[str]]:
+    """Yield the command prefix of a program with all capabilities over a process that has a subordinate id.
+
+    It runs as uid 0, which is this user, in the namespace that this user made, maybe in another process.
+    """
+    with ExitStack() as stack:
+        own, inner = os.stat("/proc/self/ns/user"), os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+        stack.callback(os.close, inner)
+        while not os.path.samestat(os.fstat(outer := fcntl.ioctl(inner, _NS_GET_PARENT)), own):
+            stack.callback(os.close, outer)
+            inner = outer
+        os.close(outer)
+        entered = f"--user=/proc/{os.getpid()}/fd/{inner}"
+        yield [tool("nsenter"), entered, "--setuid=0", "--setgid=0", "--"]
 
 
 def _run(command: list[str]) -> None:

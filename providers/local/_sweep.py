@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -37,7 +36,7 @@ def sweep(
         if stopped():
             return living
         if meta.orphaned:
-            _end(meta)
+            end(meta)
         elif state.alive(meta):
             living.append(meta)
             continue
@@ -53,17 +52,17 @@ def sweep(
     return living
 
 
-def _end(meta: _state.SandboxRecord) -> None:
-    """Kill the sandbox of a dead owner, which usually is already ending by itself."""
+def end(meta: _state.SandboxRecord, patience: float = _PATIENCE) -> None:
+    """Kill a sandbox that this process does not run; wait at most twice `patience` (s) until it has ended."""
     pidfds = [_state.pinned(pid, started) for pid, started in meta.processes.items()]
-    deadline = time.monotonic() + _PATIENCE
-    for pidfd in pidfds:
-        if pidfd is not None:
+    found = [pidfd for pidfd in pidfds if pidfd is not None]
+    # PID 1 first: its monitor then ends by itself, after everything inside.
+    for pidfd in reversed(found):
+        if pidfd == found[-1]:
             _state.kill(pidfd)
-    for pidfd in pidfds:
-        if pidfd is not None:
-            readable(pidfd, deadline - time.monotonic())
-            os.close(pidfd)
+        if not readable(pidfd, patience):
+            _state.kill(pidfd)
+        os.close(pidfd)
 
 
 def _sweep_starts(state: _state.StateDir, stopped: Callable[[], bool]) -> None:
@@ -72,7 +71,7 @@ def _sweep_starts(state: _state.StateDir, stopped: Callable[[], bool]) -> None:
     try:
         # Bubblewrap's first process inside waits for the outer one, for ever if that dies: it has
         # no lifeline yet. Without control groups only the mark in its command line finds it.
-        for _, pidfd in _marked({begun.sandbox_id for begun in abandoned}):
+        for pidfd in _marked({begun.sandbox_id for begun in abandoned}):
             _state.kill(pidfd)
             os.close(pidfd)
         for begun in abandoned:
@@ -87,15 +86,15 @@ def _sweep_starts(state: _state.StateDir, stopped: Callable[[], bool]) -> None:
             begun.close()
 
 
-def _marked(ids: Collection[str]) -> list[tuple[int, int]]:
-    """Return (pid, pidfd) of processes that are about to execute the agent of one of these sandboxes."""
+def _marked(ids: Collection[str]) -> list[int]:
+    """Return pidfds of the processes that are about to execute the agent of one of these sandboxes."""
     found = []
     for entry in os.listdir("/proc") if ids else ():
         if entry.isdigit() and _mark(entry) in ids:
             with suppress(ProcessLookupError):
                 pidfd = os.pidfd_open(int(entry))
                 if _mark(entry) in ids:
-                    found.append((int(entry), pidfd))
+                    found.append(pidfd)
                 else:
                     os.close(pidfd)  # the pid was reused
     return found
@@ -112,14 +111,13 @@ def _mark(pid: str) -> str | None:
 
 def _sweep_groups(stopped: Callable[[], bool]) -> None:
     """Remove the control groups of dead makers, even if their state folder is gone."""
-    for maker, detached, group in _cgroup.strays():
+    for detached, group in _cgroup.abandoned():
         if stopped():
             return
-        if maker.is_here and not maker.alive():
-            if not detached:
-                _cgroup.kill_members([group])
-            # The group of a live detached sandbox is in use, so this does not remove it.
-            _cgroup.try_remove([group])
+        if not detached:
+            _cgroup.kill_members([group])
+        # The group of a live detached sandbox is in use, so this does not remove it.
+        _cgroup.try_remove([group])
     _cgroup.remove_unused_parents()
 
 

@@ -5,16 +5,15 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from sandboxkit.errors import VolumeError
-from sandboxkit.providers.local._folders import make_folder
-from sandboxkit.providers.local._removal import remove_tree
+from sandboxkit.provider import FolderStore, PathLock
+from sandboxkit.providers.local._folders import make_folder, remove_tree
 from sandboxkit.providers.local._state import StateDir
 
 _FOLDER = re.compile(r"([a-z0-9-]+)\.[0-9a-f]{16}")
-_REMOVED = ".removed-"
 
 
 class LocalVolumes:
@@ -22,8 +21,7 @@ class LocalVolumes:
 
     A folder has a random suffix, so that a volume that is made again is never mistaken for the removed one.
     A start holds a shared lock (flock) on each folder until the sandbox's metadata name the volume; a
-    removal takes an exclusive one. The lock on the parent folder is held only while a name is looked up,
-    made or renamed.
+    removal takes an exclusive one. The lock on the parent folder is held only while a name is looked up or made.
     """
 
     def __init__(self, state: StateDir, owner: tuple[int, int]) -> None:
@@ -54,32 +52,32 @@ class LocalVolumes:
 
         Raises VolumeError if there is no such volume, or if a sandbox mounts it.
         """
-        with ExitStack() as locks:
-            with self._changing():
-                folder = self._folders().get(name)
-                if folder is None:
-                    raise VolumeError(
-                        f"no volume {name!r} in {self._parent}; `sandboxkit volumes ls` shows all"
-                    )
-                free = _locked(folder, fcntl.LOCK_EX, locks)
-            if not free or name in in_use():
+        store = FolderStore(self._parent, remove_tree)
+        folder = self._folders().get(name)
+        if folder is None:
+            raise VolumeError(
+                f"no volume {name!r} in {self._parent}; `sandboxkit volumes ls` shows all"
+            )
+        lock = PathLock.take(folder)
+        with lock or nullcontext():
+            if lock is None or name in in_use():
                 raise VolumeError(
                     f"volume {name!r} is in use: stop the sandboxes that mount it, and try again"
                 )
-            with self._changing():
-                folder.rename(self._parent / f"{_REMOVED}{secrets.token_hex(8)}")
-        self._clear()
+            store.discard(folder.name)
+        store.sweep()
 
     def _hold(self, name: str, locks: ExitStack) -> str:
-        with self._changing():
+        with PathLock.of(self._parent):
             folder = self._folders().get(name)
             if folder is None:
                 folder = self._parent / f"{name}.{secrets.token_hex(8)}"
                 make_folder(folder)
-            if os.geteuid() == 0:  # each time: whoever made it may have been killed before this
-                os.chown(folder, *self._owner)
-            if not _locked(folder, fcntl.LOCK_SH, locks):
+            if (lock := PathLock.take(folder, fcntl.LOCK_SH)) is None:
                 raise VolumeError(f"volume {name!r} is being removed: try again")
+            locks.enter_context(lock)
+            if folder.stat().st_uid != self._owner[0]:  # whoever made it may have been killed since
+                os.chown(folder, *self._owner)
         return str(folder)
 
     def _folders(self) -> dict[str, Path]:
@@ -89,33 +87,3 @@ class LocalVolumes:
             return {}
         matches = filter(None, map(_FOLDER.fullmatch, found))
         return {match[1]: self._parent / match[0] for match in matches}
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        self._parent.mkdir(mode=0o700, exist_ok=True)
-        with ExitStack() as lock:
-            _locked(self._parent, fcntl.LOCK_EX, lock, wait=True)
-            yield
-
-    def _clear(self) -> None:
-        """Delete removed volumes, also those of removals that were killed."""
-        for removed in self._parent.glob(f"{_REMOVED}*"):
-            remove_tree(removed)
-
-
-def _locked(folder: Path, kind: int, locks: ExitStack, *, wait: bool = False) -> bool:
-    """Lock a folder until `locks` closes; return False if another process has a lock against it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    locks.callback(_unlock, descriptor)
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    # Closing is not enough: a child that was forked meanwhile may have a copy.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)

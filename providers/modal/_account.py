@@ -1,31 +1,113 @@
-"""A connection to Modal: the SDK's client, our app, built images, and calls with time limits."""
+"""A connection to Modal: the SDK's client, our app, built images, and the errors for failed calls.
+
+ANSWERS.md has the table of errors.
+"""
 
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import anyio
 import modal
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+from grpclib import GRPCError, Status
+from grpclib.exceptions import StreamTerminatedError
+from h2.exceptions import ProtocolError
+from modal import exception
 from modal.config import config
+from modal_proto import api_pb2
 
-from sandboxkit.errors import ConfigurationError, SandboxError
-from sandboxkit.providers._hosted.ambiguous import SILENCE, SilenceError, bounded
-from sandboxkit.providers.modal._errors import HANDLED, translate
+from sandboxkit.errors import (
+    AuthenticationError,
+    CapacityError,
+    ConfigurationError,
+    ImageNotFoundError,
+    ProviderUnavailableError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxStartError,
+    SandboxTerminatedError,
+)
+from sandboxkit.providers._error_rules import ErrorRule, Failure, apply_rules
+from sandboxkit.providers._hosted.account import VendorAccount
+from sandboxkit.providers._hosted.ambiguous import AmbiguousError, SilenceError
 
 _MOST_SILENT = 4
 """How many connections that fell silent stay open for calls in flight; the oldest is closed first."""
 
 T = TypeVar("T")
 
+HANDLED: tuple[type[Exception], ...] = (
+    exception.Error,
+    GRPCError,
+    StreamTerminatedError,
+    ProtocolError,
+    DecodeError,
+    OSError,
+    # "Cannot parse auth token": the SDK raises this for a response that is not Modal's.
+    ValueError,
+)
+"""Exceptions of the SDK for failures of Modal or the network; `translate` accepts any of them."""
 
-class ModalAccount:
+_RULES = (
+    ErrorRule(
+        (exception.AuthError,),
+        AuthenticationError,
+        "check MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, or run `modal token new`",
+    ),
+    ErrorRule((exception.PermissionDeniedError,), AuthenticationError),
+    # For a full quota Modal sends no retry time.
+    ErrorRule(
+        (exception.ResourceExhaustedError,), CapacityError, needed={"start", "no retry time"}
+    ),
+    ErrorRule((exception.ResourceExhaustedError,), ProviderUnavailableError),
+    # Modal's build machine went away; the image is not the cause.
+    ErrorRule(
+        (exception.ImageBuildError,),
+        ProviderUnavailableError,
+        "try again",
+        "external shut-down|timed out",
+    ),
+    ErrorRule(
+        (exception.ImageBuildError,),
+        ImageNotFoundError,
+        pattern="not found|does not exist|manifest unknown|failed to resolve|denied",
+    ),
+    ErrorRule((exception.ImageBuildError,), SandboxStartError),
+    ErrorRule(
+        (exception.SandboxTerminatedError, exception.SandboxTimeoutError), SandboxTerminatedError
+    ),
+    ErrorRule((exception.NotFoundError,), SandboxNotFoundError, needed={"sandbox"}),
+    ErrorRule((exception.ConflictError,), AmbiguousError, needed={Status.ABORTED}),
+    ErrorRule((exception.ConflictError,), SandboxNotFoundError, needed={"sandbox"}),
+    ErrorRule((exception.InvalidError, exception.RequestSizeError), ConfigurationError),
+    ErrorRule(
+        (exception.VersionError, exception.UnimplementedError),
+        ConfigurationError,
+        "install another version of modal",
+    ),
+    ErrorRule((exception.NotFoundError,), ImageNotFoundError, pattern="^Image", needed={"start"}),
+    ErrorRule(
+        (exception.NotFoundError, exception.RemoteError), SandboxStartError, needed={"start"}
+    ),
+    ErrorRule((exception.NotFoundError,), ConfigurationError, "check SANDBOXKIT_MODAL_APP"),
+    # AlreadyExistsError as well: the SDK retries a creation, of the same name, after a lost response.
+    ErrorRule((), AmbiguousError),
+)
+"""The errors for the SDK's exceptions. "start" is what a call does."""
+
+
+class ModalAccount(VendorAccount):
     """Connects at the first call. The SDK runs its own event loop in its own thread."""
 
+    name: ClassVar = "modal"
+    addresses: ClassVar = "MODAL_SERVER_URL"
+    refusals: ClassVar = HANDLED
+
     def __init__(self, *, app: str, timeout: float, build_timeout: float) -> None:
-        self._app_name, self.timeout, self._build_timeout = app, timeout, build_timeout
-        self.silence = min(timeout, SILENCE)
-        """Default time limit (s) of a call; opening a connection and creations may take longer."""
+        super().__init__(timeout)
+        self._app_name, self._build_timeout = app, build_timeout
         self._client: modal.Client | None = None
         self._silent: list[modal.Client] = []
         self._replaced = float("-inf")
@@ -87,9 +169,8 @@ class ModalAccount:
         self._images.pop(reference, None)
         self._building.pop(reference, None)
 
-    @property
-    def name(self) -> str:
-        """A string that identifies the account. Raises ConfigurationError without credentials."""
+    def identity(self) -> str:
+        """Return a string that identifies the account. Raises ConfigurationError without credentials."""
         return " ".join((str(config["server_url"]), str(config["environment"]), *_credentials()))
 
     async def call(
@@ -100,22 +181,27 @@ class ModalAccount:
         sandbox_id: str | None = None,
         seconds: float | None = None,
     ) -> T:
-        """Await `function()` for at most `seconds`, by default `silence`, and return its result.
+        """Make a call as `bounded` does; `what` completes "Modal cannot ...".
 
-        `what` completes "Modal cannot ..." in errors. The SDK itself retries transient failures, so
-        there is no retry here.
+        The SDK itself retries transient failures, so there is no retry here.
         """
-        seconds = self.silence if seconds is None else seconds
         used = self._client
         try:
-            return await bounded(function(), seconds, provider="modal", what=what)
+            return await self.bounded(function(), what=what, sandbox_id=sandbox_id, seconds=seconds)
         except SilenceError:
             await self._replace(used)
             raise
-        except SandboxError:
-            raise
-        except HANDLED as error:
-            raise translate(error, what, sandbox_id) from error
+
+    def refused(self, error: Exception, what: str, sandbox_id: str | None) -> SandboxError:
+        reason = str(error).strip() or type(error).__name__
+        if isinstance(error, exception.ClientClosed):  # its text is a number
+            reason = "another call closed the connection"
+        wait = _retry_after(error)
+        codes = {*type(error).__mro__, _status(error), what.partition(" ")[0]}
+        if wait is None:
+            codes.add("no retry time")
+        text = f"Modal cannot {what}: {reason}"
+        return apply_rules(Failure(text, reason, codes, sandbox_id, wait), _RULES)
 
     async def _replace(self, client: modal.Client | None) -> None:
         """Let the next call open another connection; the SDK gives up a stalled one after 40 s only.
@@ -168,3 +254,16 @@ def _credentials() -> tuple[str, str]:
             )
         found.append(value)
     return found[0], found[1]
+
+
+def _retry_after(error: Exception) -> float | None:
+    # Set if Modal sent a retry time; the SDK itself then waits, unless told not to.
+    for detail in getattr(error, "_grpc_details", None) or ():
+        if isinstance(detail, api_pb2.RPCRetryPolicy):
+            return detail.retry_after_secs
+    return None
+
+
+def _status(error: Exception) -> Status | None:
+    # None if Modal did not respond. The public attribute emits a warning when it is read.
+    return getattr(error, "_grpc_status", None)

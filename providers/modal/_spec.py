@@ -1,16 +1,16 @@
-"""Converts a SandboxSpec to arguments of `modal.Sandbox.create`, and refuses unsupported options."""
+"""Says what Modal can honour of a SandboxSpec, and converts it to arguments of `modal.Sandbox.create`."""
 
 import time
+from collections.abc import Mapping
 from typing import TypedDict
 
-from sandboxkit.providers import _rules
-from sandboxkit.providers._hosted.lifetime import whole_seconds
-from sandboxkit.providers._hosted.snapshots import SNAPSHOT_TAG
-from sandboxkit.providers._rules import STRICT, Rule, at_most, never
+from sandboxkit.providers._gvisor import OWN_OR_GVISOR
+from sandboxkit.providers._rules import STRICT, Rule, never
 from sandboxkit.providers.modal import _tags
 from sandboxkit.types import SandboxSpec
 
-MAX_LIFETIME = 24 * 3600
+LONGEST = 24 * 3600
+"""The longest lifetime (s) of a sandbox."""
 CREATED = "sandboxkit.created"
 """The tag with the creation time, because the SDK does not expose Modal's own."""
 
@@ -40,6 +40,7 @@ class CreateOptions(TypedDict):
 
 RULES = (
     *never(UNSUPPORTED),
+    OWN_OR_GVISOR,
     *STRICT,
     Rule(
         "public_ports",
@@ -50,23 +51,15 @@ RULES = (
     ),
     Rule(
         "lifetime",
-        f"Modal cannot renew a lifetime; use at most {MAX_LIFETIME} s",
+        f"Modal cannot renew a lifetime; use at most {LONGEST} s",
         lambda spec: spec.lifetime is None,
     ),
-    at_most("lifetime", MAX_LIFETIME, "it ends every sandbox after that many seconds"),
 )
 
 
-def check(spec: SandboxSpec) -> None:
-    """Raise ConfigurationError for an option that Modal cannot honour."""
-    _rules.check(spec, RULES, provider="modal")
-    _tags.encode(spec.tags)
-
-
-def create_options(spec: SandboxSpec) -> CreateOptions:
+def create_options(spec: SandboxSpec, tags: Mapping[str, str], seconds: int) -> CreateOptions:
     """Return the arguments for a spec that `check` has accepted."""
     rules = spec.native_rules
-    snapshot = {} if spec.snapshot is None else {SNAPSHOT_TAG: spec.snapshot}
     return {
         "block_network": spec.network == "none" and rules is None,
         "cpu": None if spec.cpus is None else (spec.cpus, spec.cpus),
@@ -75,6 +68,6 @@ def create_options(spec: SandboxSpec) -> CreateOptions:
         "memory": _MEMORY_MB if spec.memory_mb is None else (spec.memory_mb, spec.memory_mb),
         "outbound_cidr_allowlist": None if rules is None else list(rules.networks),
         "outbound_domain_allowlist": None if rules is None else list(rules.names),
-        "tags": _tags.encode({**spec.tags, **snapshot, CREATED: f"{time.time():.0f}"}),
-        "timeout": whole_seconds(spec.lifetime, provider="modal", maximum=MAX_LIFETIME),
+        "tags": _tags.encode({**tags, CREATED: f"{time.time():.0f}"}),
+        "timeout": seconds,
     }

@@ -1,7 +1,6 @@
 """The stdin and stdout of a program in a sandbox as a byte stream, over one Modal exec call."""
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -10,9 +9,8 @@ import modal
 
 from sandboxkit.errors import SandboxError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.pipe import BytePipe
-from sandboxkit.providers.modal._account import ModalAccount
-from sandboxkit.providers.modal._errors import HANDLED
+from sandboxkit.providers._hosted.pipe import BytePipe, Endings
+from sandboxkit.providers.modal._account import HANDLED, ModalAccount
 
 _PIECE = 2 << 20
 """Maximum bytes of input per call: a whole link record, below gRPC's default limit of 4 MiB."""
@@ -24,25 +22,6 @@ _DIAGNOSTICS_SECONDS = 0.5
 _SILENT_SECONDS = 1.0
 """How long (s) after the start stderr is not read, unless the program ends."""
 _END_SECONDS = 2.0
-
-
-class Endings:
-    """Background tasks that end programs; each takes a bounded time."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(self, ending: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run `ending` in a task that the caller's cancellation does not stop."""
-        task = asyncio.create_task(ending)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def settle(self) -> None:
-        """Wait for all tasks."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
 
 class ModalExecStream(ProgramStream):

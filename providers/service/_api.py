@@ -3,9 +3,8 @@
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,11 +13,10 @@ from anyio.abc import ByteStream
 
 from sandboxkit.errors import ConfigurationError, SandboxError
 from sandboxkit.provider import close_in_forks
-from sandboxkit.providers._hosted.ambiguous import bounded, no_answer
+from sandboxkit.providers._hosted.account import VendorAccount
 from sandboxkit.providers._hosted.http_errors import retry_after
 from sandboxkit.providers.service._errors import NAME, RefusalError, error_of
 
-_T = TypeVar("_T")
 Json = Any
 """The service's JSON, which is untyped."""
 URL_VARIABLE = "SANDBOXKIT_SERVICE_URL"
@@ -77,12 +75,19 @@ class LinkStream(ByteStream):
                     self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class ServiceApi:
+class ServiceApi(VendorAccount):
     """A client for one event loop. The first call connects, and so does the next after `aclose`."""
+
+    name: ClassVar = NAME
+    addresses: ClassVar = URL_VARIABLE
+    refusals: ClassVar = (RefusalError,)
+    unreachable: ClassVar = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+    broken: ClassVar = (aiohttp.ClientError, OSError, EOFError)
 
     def __init__(self, url: str | None, token: str | None, timeout: float) -> None:
         """`timeout` (s) limits each call that names no limit of its own."""
-        self._url, self._token, self._timeout = url, token, timeout
+        super().__init__(timeout)
+        self._url, self._token = url, token
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -135,7 +140,8 @@ class ServiceApi:
             ) as answer:
                 return await answer.json() if answer.status != 204 else None
 
-        return await self._answered(ask(), what, sandbox_id, seconds or self._timeout)
+        seconds = seconds or self.timeout
+        return await self.bounded(ask(), what=what, sandbox_id=sandbox_id, seconds=seconds)
 
     async def link(self, sandbox_id: str, *, owner: bool) -> LinkStream:
         """Open a link to a sandbox's agent. Raises what `call` does."""
@@ -152,19 +158,18 @@ class ServiceApi:
             )
             return LinkStream(connection)
 
-        return await self._answered(ask(), "connect to a sandbox", sandbox_id, self._timeout)
+        what = "connect to a sandbox"
+        return await self.bounded(ask(), what=what, sandbox_id=sandbox_id, seconds=self.timeout)
+
+    # Any: `refusals` has one class alone.
+    def refused(self, error: Any, what: str, sandbox_id: str | None) -> SandboxError:
+        return error_of(error, what, sandbox_id)
 
     async def aclose(self) -> None:
         """Close all connections. Idempotent."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-    async def _answered(
-        self, ask: Awaitable[_T], what: str, sandbox_id: str | None, seconds: float
-    ) -> _T:
-        async with _translated(what, sandbox_id):
-            return await bounded(ask, seconds, provider=NAME, what=what)
 
     def _secret(self) -> str:
         return self._token or os.environ.get(TOKEN_VARIABLE, "")
@@ -208,23 +213,3 @@ async def _refuse(
         answer.release()
     headers = {name.lower(): value for name, value in answer.headers.items()}
     raise RefusalError(answer.status, text, retry_after(headers))
-
-
-@asynccontextmanager
-async def _translated(what: str, sandbox_id: str | None) -> AsyncIterator[None]:
-    """Convert the client's exceptions to sandboxkit's errors."""
-    try:
-        yield
-    except SandboxError:  # some are also an OSError or a ValueError
-        raise
-    except RefusalError as refusal:
-        raise error_of(refusal, what, sandbox_id) from refusal
-    except (aiohttp.ClientError, OSError, EOFError, ValueError) as error:
-        raise no_answer(
-            error,
-            (aiohttp.ClientConnectorError, aiohttp.InvalidURL),
-            (aiohttp.ClientError, OSError, EOFError),
-            provider=NAME,
-            what=what,
-            addresses=URL_VARIABLE,
-        ) from error

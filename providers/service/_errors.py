@@ -12,7 +12,7 @@ from sandboxkit.errors import (
     SandboxNotFoundError,
     SandboxStartError,
 )
-from sandboxkit.providers._error_rules import no_sandbox
+from sandboxkit.provider import no_sandbox
 
 NAME = "service"
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 import sandboxkit._distribution  # noqa: F401 - first: it refuses a mix of two packages
-from sandboxkit import __version__, _distribution, _exit
+from sandboxkit import __version__, _distribution
+from sandboxkit._life import _exit
 from sandboxkit.cli import (
     _help,
     _options,
@@ -39,7 +40,12 @@ from sandboxkit.cli import (
     volumes,
 )
 from sandboxkit.cli._text import complain
-from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxError
+from sandboxkit.errors import (
+    CommandStartError,
+    ConfigurationError,
+    SandboxError,
+    SandboxPausedError,
+)
 
 __all__ = ["main"]
 
@@ -96,7 +102,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # as Go and Node do; a library leaves it to its program
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if "verb" not in args:
+        parser.print_help(sys.stderr)
+        return USAGE
     verb: Callable[[argparse.Namespace], int] = args.verb
     try:
         code = verb(args)
@@ -119,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of the whole command line; `completion` reads it too."""
-    parser = argparse.ArgumentParser(
+    parser = _help.Parser(
         prog="sandboxkit",
         description="Run untrusted programs in sandboxes, and manage the sandboxes.",
         epilog=_EPILOG,
@@ -127,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sandboxkit {__version__}")
     parser.set_defaults(provider=None)
     _options.provider(parser)
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
     for module in _VERBS:
         module.add(verbs)
     _help.apply(parser)
@@ -139,6 +149,8 @@ def _report(error: Exception) -> int:
         raise error
     if isinstance(error, CommandStartError) and not error.retryable:
         return _fail(str(error), NOT_FOUND if error.errno == errno.ENOENT else NOT_EXECUTABLE)
+    if isinstance(error, SandboxPausedError) and error.sandbox_id:
+        return _fail(f"{error}: sandboxkit resume {error.sandbox_id}", INFRASTRUCTURE)
     return _fail(str(error), USAGE if isinstance(error, ConfigurationError) else INFRASTRUCTURE)
 
 

@@ -59,7 +59,7 @@ async def located(provider: str | None, given: str) -> SandboxInfo:
 
 async def _one(provider: Provider, given: str) -> SandboxInfo | None:
     try:
-        return await provider.get(given)
+        return await provider.box(given).info()
     except SandboxNotFoundError:
         return None
 

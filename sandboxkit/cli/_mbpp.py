@@ -1,10 +1,12 @@
 """MBPP problems as programs: each reference solution, and a broken variant that must fail."""
 
 import ast
-import json
+import itertools
 import warnings
 from dataclasses import dataclass
 from importlib import resources
+
+from sandboxkit.json_lines import json_lines
 
 HANG_EVERY = 33
 """Every 33rd broken variant never ends; the others return a wrong result."""
@@ -21,10 +23,10 @@ class MbppProgram:
 
 def programs(limit: int | None = None) -> list[MbppProgram]:
     """Return the reference and the broken program of the first `limit` problems, in pairs."""
-    text = resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").read_text("utf-8")
+    with resources.files("sandboxkit.cli").joinpath("mbpp_100.jsonl").open("rb") as file:
+        problems = [problem for _, problem in itertools.islice(json_lines(file, "MBPP"), limit)]
     result: list[MbppProgram] = []
-    for line in text.splitlines()[:limit]:
-        problem = json.loads(line)
+    for problem in problems:
         task_id, code, tests = problem["task_id"], problem["code"], "\n".join(problem["test_list"])
         wrong = _broken(code, tests, hang=task_id % HANG_EVERY == 0)
         result.append(MbppProgram(task_id, False, f"{code}\n\n{tests}\n"))

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 else:
     Verbs = object
 
+
+def port(text: str) -> int:
+    """Return the number of a TCP port; raise what argparse reports as the option's error."""
+    if not text.isdecimal() or not int(text) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: use a number from 0 to 65535")
+    return int(text)
+
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _REPEATED = {
     "K=V": "K alone copies yours",

@@ -1,7 +1,9 @@
 """Queries one or several providers concurrently, for verbs that span providers."""
 
 import argparse
+import dataclasses
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -18,11 +20,12 @@ from sandboxkit.errors import (
     SandboxError,
 )
 from sandboxkit.provider import Provider
-from sandboxkit.types import Diagnosis
+from sandboxkit.types import Diagnosis, SandboxSpec
 
 T = TypeVar("T")
 
 _SECONDS = 15.0
+_START_SECONDS = 5.0
 
 
 async def chosen(args: argparse.Namespace) -> list[str]:
@@ -102,6 +105,30 @@ async def diagnoses(names: Sequence[str]) -> dict[str, Diagnosis]:
     """
     found, failures = await query(names, lambda provider: provider.diagnose())
     return {name: found[name] if name in found else _failed(failures[name]) for name in names}
+
+
+async def tried(names: Sequence[str]) -> dict[str, Diagnosis]:
+    """Diagnose as `diagnoses`, and start a sandbox on each provider of this machine that works."""
+    found = await diagnoses(names)
+
+    async def start(provider: Provider) -> str:
+        if not provider.on_this_machine:
+            return ""
+        began = time.monotonic()
+        with anyio.move_on_after(_START_SECONDS):
+            await (await provider.create(SandboxSpec(lifetime=60.0))).delete()
+            return f"a sandbox started and ended in {time.monotonic() - began:.1f} s"
+        return f"no sandbox started and ended within {_START_SECONDS:.0f} s"
+
+    said, failures = await query([name for name in names if found[name].available], start)
+    for name, text in said.items():
+        detail = "; ".join(filter(None, (found[name].detail, text)))
+        found[name] = dataclasses.replace(found[name], detail=detail)
+    for name, error in failures.items():
+        detail = f"{found[name].detail}; no sandbox starts"
+        remedy = "; ".join(filter(None, (str(error), found[name].remedy)))
+        found[name] = Diagnosis(False, found[name].isolation, detail, remedy)
+    return found
 
 
 def _failed(error: SandboxError) -> Diagnosis:

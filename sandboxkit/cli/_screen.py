@@ -10,12 +10,13 @@ from rich.text import Text
 
 from sandboxkit.cli._text import safe_line
 
+_FOLDED_WIDTH = 80
 _PLAIN_WIDTH = 10_000  # output that another program reads is never cut
 
 
-def console() -> Console:
-    """Return a console without markup and automatic highlighting."""
-    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
+def console(*, folded: bool = False) -> Console:
+    """Return a console without markup and automatic highlighting; `folded` texts fit 80 columns of a file, too."""
+    width = None if sys.stdout.isatty() else _FOLDED_WIDTH if folded else _PLAIN_WIDTH
     return Console(file=sys.stdout, width=width, markup=False, highlight=False, emoji=False)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import TextIO
 
-from sandboxkit import CommandTimeoutError, Process
-from sandboxkit._streams import OutputStream
+from sandboxkit import CommandTimeoutError, Ending, Process, ProcessResult
+from sandboxkit._calls._streams import OutputStream
 from sandboxkit.cli._text import TerminalSanitizer, safe_line
 
 KEPT = 1 << 20  # bytes of output that the SDK keeps; we copy it as it arrives
@@ -34,7 +34,8 @@ def join(process: Process, *, stdin: bool) -> int:
         feed_stdin(process)
     message = ""
     try:
-        status = process.result().returncode
+        result = process.result()
+        status, message = result.returncode, without_memory(result)
     except CommandTimeoutError as error:
         status, message = TIMED_OUT, str(error)
     except CancelledError:
@@ -47,6 +48,13 @@ def join(process: Process, *, stdin: bool) -> int:
     if message:
         print(f"sandboxkit: {safe_line(message)}", file=sys.stderr)
     return _BROKEN_PIPE if broken.is_set() else status
+
+
+def without_memory(result: ProcessResult) -> str:
+    """Return what to say of a command that was killed for want of memory; "" for any other."""
+    if result.ending is not Ending.OUT_OF_MEMORY:
+        return ""
+    return "the command ran out of the sandbox's memory and was killed: allow more with --memory-mb"
 
 
 def kill(process: Process) -> None:

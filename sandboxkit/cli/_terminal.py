@@ -9,8 +9,10 @@ import threading
 import tty
 from collections.abc import Callable, Iterator
 
-from sandboxkit import Process, PtySize, _exit
-from sandboxkit.cli._streams import TIMED_OUT, feed_stdin, kill
+from sandboxkit import Process, PtySize
+from sandboxkit._life import _exit
+from sandboxkit.cli._streams import TIMED_OUT, feed_stdin, kill, without_memory
+from sandboxkit.cli._text import complain
 from sandboxkit.errors import CommandTimeoutError, ConfigurationError
 
 # Resets the modes that a killed program may leave switched on: the alternate screen, a hidden
@@ -38,13 +40,16 @@ def attach(start: Callable[[PtySize], Process]) -> int:
         output.start()
         feed_stdin(process)
         try:
-            status = process.result().returncode
-        except CommandTimeoutError:
-            status = TIMED_OUT
+            result = process.result()
+            status, message = result.returncode, without_memory(result)
+        except CommandTimeoutError as error:
+            status, message = TIMED_OUT, str(error)
         except BaseException:
             kill(process)
             raise
         output.join()
+    if message:
+        complain(message)
     return status
 
 

@@ -2,7 +2,8 @@
 
 import argparse
 
-from sandboxkit import Operation, SandboxInfo, _cleanup, _tags
+from sandboxkit import Operation, SandboxInfo, _tags
+from sandboxkit._life import _cleanup
 from sandboxkit.cli import _options, _providers, ls
 from sandboxkit.cli._text import complain, count
 from sandboxkit.errors import ConfigurationError, SandboxError

@@ -135,9 +135,8 @@ def _download(sandbox: Sandbox, source: str, target: str) -> None:
 
 def _fetch(sandbox: Sandbox, info: FileInfo, target: str, progress: ProgressLine) -> Transfer:
     limits = _archive.DownloadLimits(MAX_DOWNLOAD, MAX_DOWNLOAD_FILES)
-    provider = sandbox._provider
     return sandbox._call(
-        lambda box: _archive.fetch(provider, box, info, target, limits, progress.add)
+        lambda box: _archive.fetch(box, info, target, limits, progress.add)
     ).result()
 
 

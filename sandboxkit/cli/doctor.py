@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _EPILOG = """\
+A sandbox is started on each provider of this machine that says that it works.
 With --live one sandbox of one provider is created, used and deleted; at a
 hosted vendor this costs a few minutes of a sandbox. With --languages a small
 program of each language that `Program` grades is compiled and run.
@@ -67,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     _doctor_live.refuse_options(args)
     with StatusLine() as status:
         status.show(f"checking {', '.join(names)} ...")
-        found = Operation(_providers.diagnoses(names)).result()
+        found = Operation(_providers.tried(names)).result()
     if args.json:
         print(json.dumps({name: dataclasses.asdict(found[name]) for name in names}, indent=2))
     else:
@@ -78,9 +79,11 @@ def main(args: argparse.Namespace) -> int:
 def _show(found: dict[str, Diagnosis], default: str) -> None:
     from sandboxkit.cli import _screen  # only tables need rich, which is an extra
 
-    console = _screen.console()
-    console.print(_blocks(found, default))
-    console.print("* used when no provider is named", style="dim")
+    console = _screen.console(folded=True)
+    with console.capture() as text:
+        console.print(_blocks(found, default))
+        console.print("* used when no provider is named", style="dim")
+    print("\n".join(line.rstrip() for line in text.get().splitlines()))
 
 
 def _blocks(found: dict[str, Diagnosis], default: str) -> "Table":

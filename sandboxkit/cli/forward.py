@@ -11,9 +11,12 @@ from sandboxkit.types import SandboxState
 
 _LOOK_SECONDS = 5.0
 _EPILOG = """\
-HOST is a port of this machine's loopback; without it, a free port is used. Any
-process of this machine can connect to it. The port is closed at Ctrl-C, or when
-the sandbox ends. The sandbox needs no network for this.
+HOST is a port of this machine's loopback, as in docker -p HOST:PORT; without
+it, a free port is used. Any process of this machine can connect to it. The port
+is closed at Ctrl-C, or when the sandbox ends. The sandbox needs no network.
+
+example:
+  sandboxkit forward local-0123456789abcdef 9000:8000   # 127.0.0.1:9000 here
 """
 
 
@@ -27,7 +30,7 @@ def add(verbs: _options.Verbs) -> None:
     )
     _options.provider(parser, _options.FOUND)
     parser.add_argument("id", metavar="ID", help="a sandbox, as 'sandboxkit ls' shows it")
-    parser.add_argument("port", metavar="PORT[:HOST]", help="such as 8000, or 8000:9000")
+    parser.add_argument("port", metavar="[HOST:]PORT", help="such as 8000, or 9000:8000")
     parser.set_defaults(verb=main)
 
 
@@ -44,9 +47,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _ports(given: str) -> tuple[int, int]:
-    port, colon, host = given.partition(":")
+    """Return the sandbox's port, and this machine's, which is 0 if it is not given."""
+    host, colon, port = given.rpartition(":")
     if not port.isdecimal() or (colon and not host.isdecimal()):
-        raise ConfigurationError(f"{given!r} is no port: write 8000, or 8000:9000")
+        raise ConfigurationError(f"{given!r} is no port: write 8000, or HOST:PORT as 9000:8000")
     return int(port), int(host or 0)
 
 

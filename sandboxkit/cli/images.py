@@ -11,9 +11,8 @@ from sandboxkit.images._build import TAG
 from sandboxkit.images._image import TTL
 
 _EPILOG = """\
-The Dockerfile may have FROM, WORKDIR, COPY and RUN. FROM names an image of a
-registry, or "default", the provider's own. The steps run in a sandbox, whose
-files are kept as a snapshot, so no daemon is needed for the provider local.
+Docker's own builder or buildah builds it; buildah needs no daemon. The context
+is the Dockerfile's folder. `sandboxkit doctor` shows which builders are here.
 Build the same again, and the id is printed at once.
 
 examples:
@@ -35,8 +34,8 @@ def add(verbs: _options.Verbs) -> None:
     build = parts.add_parser(
         "build",
         help="build an image and print its id",
-        description="Run the steps of a Dockerfile in a sandbox, unless that was done before, and print the "
-        "id of the snapshot. The steps' output goes to the standard error.",
+        description="Build a Dockerfile, unless that was done before, and print the id of the snapshot of "
+        "the result. The builder's output goes to the standard error.",
     )
     _options.provider(build)
     build.add_argument("dockerfile", metavar="DOCKERFILE")
@@ -47,9 +46,27 @@ def add(verbs: _options.Verbs) -> None:
         metavar="TIME",
         help="how long it is kept, such as 2d (default: 7d)",
     )
-    build.add_argument("--user", help="who runs the steps, such as root")
+    build.add_argument("--target", metavar="STAGE", help="the stage to build, instead of the last")
+    build.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the value of an ARG; may be repeated",
+    )
+    build.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        metavar="id=ID,src=FILE",
+        help="a secret for RUN --mount=type=secret; may be repeated",
+    )
     build.set_defaults(verb=_build)
-    ls = parts.add_parser("ls", help="list images")
+    ls = parts.add_parser(
+        "ls",
+        help="list images",
+        description="List images and their steps, oldest first.",
+    )
     _options.provider(ls)
     _options.tags(ls)
     ls.add_argument("--json", action="store_true", help="as JSON, for programs")
@@ -61,13 +78,13 @@ def add(verbs: _options.Verbs) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
-    image = Image.from_dockerfile(args.dockerfile)
-    given = {"user": args.user} if args.user else {}
+    given = dict(each.partition("=")[::2] for each in args.build_arg)
+    path, secrets = args.dockerfile, tuple(args.secret)
+    image = Image.from_dockerfile(path, target=args.target, args=given, secrets=secrets)
     snapshot = image.build(
         _options.provider_name(args),
         ttl=args.ttl,
         progress=lambda line: print(safe_line(line), file=sys.stderr),
-        **given,
     )
     print(snapshot.result().id)
     return 0

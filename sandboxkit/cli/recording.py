@@ -2,10 +2,12 @@
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from sandboxkit.cli import _options
 from sandboxkit.cli._text import safe_line
+from sandboxkit.errors import ConfigurationError
 
 _WIDTH = 160
 _EPILOG = """\
@@ -37,6 +39,8 @@ def main(args: argparse.Namespace) -> int:
         lines,
     )  # tarfile and others cost time that other verbs need not pay
 
+    if not Path(args.file).is_file():
+        raise ConfigurationError(f"FILE {args.file!r} is no recording: there is no such file")
     for line in lines(args.file):
         if "call" in line:
             print(safe_line(_shown(line)))

@@ -47,7 +47,7 @@ def add(verbs: _options.Verbs) -> None:
     )
     _options.provider(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
+    parser.add_argument("--port", type=_options.port, default=8080, help="port to listen on (8080)")
     parser.add_argument("--tokens", metavar="FILE", type=Path, help="the clients' tokens")
     parser.add_argument("--pool", metavar="N", type=int, help="sandboxes to keep warm")
     parser.add_argument(

@@ -3,10 +3,11 @@
 import argparse
 import datetime
 import json
+import shutil
+import sys
 
 from sandboxkit import Operation, Snapshot, _tags
-from sandboxkit._forking import TTL
-from sandboxkit._snapshot import listed
+from sandboxkit._snapshot import TTL, listed
 from sandboxkit.cli import _find, _options, _providers
 from sandboxkit.cli._text import aligned, complain, duration, safe_line, tag_line
 from sandboxkit.errors import ConfigurationError, SandboxError
@@ -20,6 +21,9 @@ examples:
   sandboxkit snapshots create local-0123456789abcdef --ttl 2h --tag run:42
   sandboxkit snapshots ls --tag run:42
 """
+
+_HEADS = ("ID", "PROVIDER", "SIZE", "LEFT", "USED", "NAME", "TAGS")
+_IMAGE_HEADS = ("ID", "PROVIDER", "SIZE", "AGE", "LEFT", "STEPS")
 
 
 def add(verbs: _options.Verbs) -> None:
@@ -85,8 +89,17 @@ def show(args: argparse.Namespace, tagged: str | None = None) -> int:
     if args.json:
         print(json.dumps([_as_json(info) for info in found], indent=2))
     elif found:
-        heads = ("ID", "PROVIDER", "SIZE", "LEFT", "USED", "NAME", "TAGS")
-        print(aligned([heads, *map(_row, found)], len(heads), gap="   "))
+        rows: list[tuple[str, ...]] = [_IMAGE_HEADS if tagged else _HEADS]
+        rows += [_image(info) if tagged else _row(info) for info in found]
+        lines = aligned(rows, len(rows[0]), gap="   ").split("\n")
+        if (
+            tagged
+            and sys.stdout.isatty()
+            and max(map(len, lines)) > shutil.get_terminal_size().columns
+        ):
+            lines = aligned([row[:-1] for row in rows], len(rows[0]), gap="   ").split("\n")
+            lines = [f"{line}\n  {row[-1]}" for line, row in zip(lines, rows, strict=True)]
+        print("\n".join(lines))
     return _providers.report(silent)
 
 
@@ -117,15 +130,30 @@ def remove(args: argparse.Namespace, tagged: str | None = None) -> int:
 
 
 def _row(info: SnapshotInfo) -> tuple[str, ...]:
-    left, used, now = "-", "-", datetime.datetime.now(datetime.UTC)
-    if info.expires_at is not None:
-        seconds = (info.expires_at - now).total_seconds()
-        left = duration(seconds) if seconds > 0 else "expired"
-    if info.used_at is not None:
-        used = f"{duration((now - info.used_at).total_seconds())} ago"
-    size = "-" if info.bytes is None else f"{info.bytes / 1e6:.1f} MB"
-    texts = (info.id, info.provider, size, left, used, info.name or "-", tag_line(info.tags))
-    return tuple(safe_line(text) or "-" for text in texts)
+    used = "-" if info.used_at is None else f"{_since(info.used_at)} ago"
+    texts = (info.id, info.provider, _size(info), _left(info), used, info.name, tag_line(info.tags))
+    return tuple(safe_line(text or "-") for text in texts)
+
+
+def _image(info: SnapshotInfo) -> tuple[str, ...]:
+    age = _since(info.created_at)
+    texts = (info.id, info.provider, _size(info), age, _left(info), info.name)
+    return tuple(safe_line(text or "-") for text in texts)
+
+
+def _since(then: datetime.datetime) -> str:
+    return duration((datetime.datetime.now(datetime.UTC) - then).total_seconds())
+
+
+def _left(info: SnapshotInfo) -> str:
+    if info.expires_at is None:
+        return "-"
+    seconds = (info.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds()
+    return duration(seconds) if seconds > 0 else "expired"
+
+
+def _size(info: SnapshotInfo) -> str:
+    return "-" if info.bytes is None else f"{info.bytes / 1e6:.1f} MB"
 
 
 def _as_json(info: SnapshotInfo) -> dict[str, object]:

@@ -16,15 +16,20 @@ from sandboxkit.cli._text import count, safe_line
 
 _EPILOG = """\
 FILE has a task on each line, as JSON, with the keys that HostCompare reads. Each
-is graded with its reference solution, with cheats that solve nothing, and with
-wrong variants of the reference. The reference is in the key `reference`,
+is graded with its reference solution, five times and more, with cheats that solve
+nothing, and with wrong variants of the reference. The reference is in the key `reference`,
 `canonical_solution` (which the prompt begins, as in HumanEval) or `code` (MBPP).
 
   fine      the reference passes, and no cheat does
   bought    a cheat passes: training would find it
-  refused   the reference fails: training would get no reward for good work
-  weak      more than a third of the wrong variants of the reference pass
+  refused   the reference fails, or not always passes: training would get no
+            reward for good work
+  weak      more than a third of the wrong variants of the reference pass, or the
+            tests demand the last digit of a float
   unknown   the infrastructure failed; check it again
+
+The last line counts the tasks whose verdicts are isolated, and those that are
+shared, with the reasons: a submission can cheat tests in its own process.
 
 exit codes:
   0    every task is fine or weak
@@ -97,7 +102,7 @@ def check(args: argparse.Namespace) -> int:
 
 def _show(report: Any) -> None:  # Any: as above
     """Print a task's name and status, then its findings, with each remedy once."""
-    facts = [f"graded as {report.shape}"]
+    facts = [f"{report.level}: {report.why}" if report.why else report.level]
     if report.mutants:
         facts.append(f"{report.survivors} of {count(report.mutants, 'mutant')} passed")
     print(f"{safe_line(report.name)}: {report.status} ({', '.join(facts)})")

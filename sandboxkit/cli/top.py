@@ -3,7 +3,8 @@
 import argparse
 import time
 
-from sandboxkit import Operation, _waits
+from sandboxkit import Operation
+from sandboxkit._room import _waits
 from sandboxkit.cli import _options, ls
 from sandboxkit.cli._text import count
 

@@ -3,11 +3,13 @@
 import os
 from dataclasses import dataclass
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
 from sandboxkit.datasets._store import DatasetStore
 from sandboxkit.errors import ConfigurationError
 
 
+@explained
 @dataclass(frozen=True, slots=True, init=False)
 class Dataset:
     """A snapshot of a folder for the option `mounts`, named by the digest of its content.

@@ -4,21 +4,20 @@ import errno
 import fcntl
 import os
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-from sandboxkit._state_folder import state_folder
+from sandboxkit._life._folder_store import FolderStore
+from sandboxkit._life._locks import PathLock
+from sandboxkit._life._state_folder import state_folder
 from sandboxkit.datasets import _snapshot
 from sandboxkit.errors import CapacityError, ConfigurationError, DatasetNotFoundError
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9a-f]{64}")
-_PARTIAL = ".partial-"
-_LOCK = "lock"
-_locks: "dict[Path, _Locks]" = {}
-_mutex = threading.RLock()
+_used: dict[Path, PathLock] = {}
+"""The locks on the snapshots that this process uses."""
 
 
 def is_digest(text: str) -> bool:
@@ -29,14 +28,14 @@ def is_digest(text: str) -> bool:
 class DatasetStore:
     """Stored snapshots, one folder each, named by the digest of its content.
 
-    Record locks on one file keep processes apart. The kernel releases those of a process that dies, and
-    a forked child inherits none. Byte 0 is locked by the process that adds or removes snapshots. A
-    process that uses a snapshot holds a shared lock on a byte of that snapshot until the process ends.
+    A process that adds or removes snapshots locks the folder of all. A process that uses a snapshot holds a
+    shared lock on it, which takes one descriptor, until the process ends.
     """
 
     def __init__(self) -> None:
         """Find the store. Raises ConfigurationError if the state folder cannot be used."""
         self.path = state_folder() / "datasets"
+        self._folders = FolderStore(self.path, _remove_tree)
 
     def add(self, source: str) -> str:
         """Store a folder's content unless it is stored already; return its digest.
@@ -52,12 +51,11 @@ class DatasetStore:
                 f"dataset {source!r} contains the store of datasets itself, {self.path}; give another folder"
             )
         digest = _snapshot.read(source)
-        if self._has(digest) and self._try_use(digest):
-            return digest
-        with self._changing() as locks:
-            if not self._folder(digest).is_dir():
-                self._fill(source, digest)
-            locks.use(self._byte(digest))
+        if not self._try_use(digest):
+            with PathLock.of(self.path):
+                if not self._try_use(digest):
+                    self._fill(source, digest)
+                    self._try_use(digest)
         return digest
 
     def use(self, digest: str) -> Path:
@@ -95,20 +93,17 @@ class DatasetStore:
         """
         if not self.path.is_dir():
             return []
-        removed = []
-        with self._changing() as locks:
-            stored = [f"sha256:{name}" for name in os.listdir(self.path) if _NAME.fullmatch(name)]
-            free = [digest for digest in sorted(stored) if locks.reserve(self._byte(digest))]
-            try:
-                kept = in_use() if free else ()
-                removed = [digest for digest in free if digest not in kept]
-                for digest in () if dry_run else removed:
-                    # Renamed first: a partly removed snapshot must not look like a whole one.
-                    self._folder(digest).rename(self.path / f"{_PARTIAL}{digest[7:]}")
-                    self._sweep()
-            finally:
-                for digest in free:
-                    locks.release(self._byte(digest))
+        with PathLock.of(self.path), ExitStack() as locks:
+            self._folders.sweep()
+            free = []
+            for name in filter(_NAME.fullmatch, self._folders.entries()):
+                if (lock := PathLock.take(self.path / name)) is not None:
+                    locks.enter_context(lock)
+                    free.append(f"sha256:{name}")
+            kept = in_use() if free else ()
+            removed = [digest for digest in free if digest not in kept]
+            for digest in () if dry_run else removed:
+                self._folders.discard(digest[7:])
         return removed
 
     def _folder(self, digest: str) -> Path:
@@ -118,35 +113,25 @@ class DatasetStore:
             )
         return self.path / digest.partition(":")[2]
 
-    def _has(self, digest: str) -> bool:
-        return self._folder(digest).is_dir()
-
-    def _byte(self, digest: str) -> int:
-        """Return the offset of a snapshot's byte. Two snapshots with one byte are removed together or not."""
-        return 1 + int(digest[7:22], 16)
-
     def _try_use(self, digest: str) -> bool:
-        if not self.path.is_dir():
-            return False
-        with _mutex:
-            locks = self._lock_file()
-            byte = self._byte(digest)
-            fresh = locks.use(byte)
-            if self._has(digest):
-                return True
-            if fresh:
-                locks.release(byte)
-            return False
+        folder = self._folder(digest)
+        if folder not in _used:
+            lock = PathLock.take(folder, fcntl.LOCK_SH, wait=True)
+            if lock is None:
+                return False
+            if _used.setdefault(folder, lock) is not lock:
+                lock.release()  # another thread was faster
+        return folder.is_dir()
 
     def _fill(self, source: str, digest: str) -> None:
-        partial = self.path / f"{_PARTIAL}{digest[7:]}"
         try:
-            copied = _snapshot.read(source, partial)
-            if copied != digest:
-                raise ConfigurationError(
-                    f"dataset {source!r} changed while it was read; stop what writes there, and try again"
-                )
-            partial.rename(self._folder(digest))
+            with self._folders.temporary() as folder:
+                copied = _snapshot.read(source, folder / "copy")
+                if copied != digest:
+                    raise ConfigurationError(
+                        f"dataset {source!r} changed while it was read; stop what writes there, and try again"
+                    )
+                (folder / "copy").rename(self._folder(digest))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -154,81 +139,12 @@ class DatasetStore:
                 f"dataset {source!r} does not fit into {self.path}: {error.strerror}; free space there, "
                 "or set SANDBOXKIT_STATE_DIR to a folder on a larger disk"
             ) from error
-        finally:
-            self._sweep()
-
-    def _sweep(self) -> None:
-        """Remove what is incomplete. Call it while no other process adds or removes anything."""
-        for path in self.path.glob(f"{_PARTIAL}*"):
-            import shutil  # which imports every compression
-
-            shutil.rmtree(path)
-
-    @contextmanager
-    def _changing(self) -> "Iterator[_Locks]":
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        with _mutex:
-            locks = self._lock_file()
-            locks.change()
-            try:
-                self._sweep()
-                yield locks
-            finally:
-                locks.release(0)
-
-    def _lock_file(self) -> "_Locks":
-        locks = _locks.get(self.path)
-        if locks is None or not locks.valid:
-            locks = _locks[self.path] = _Locks(self.path / _LOCK)
-        return locks
 
 
-class _Locks:
-    """The record locks of this process on the lock file, which it opens once and never closes.
+def _remove_tree(folder: Path) -> None:
+    import shutil  # which imports every compression
 
-    Closing any descriptor of the file would release all of the process's locks.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._process = os.getpid()
-        self._used: set[int] = set()
-
-    @property
-    def valid(self) -> bool:
-        """Whether the file still exists and its locks belong to this process, not to its parent."""
-        return self._process == os.getpid() and os.fstat(self._file).st_nlink > 0
-
-    def change(self) -> None:
-        """Wait until no other process adds or removes snapshots, and keep them from it."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, 0)
-
-    def use(self, byte: int) -> bool:
-        """Hold a snapshot for this process; return whether the process did not hold it before."""
-        if byte in self._used:
-            return False
-        fcntl.lockf(self._file, fcntl.LOCK_SH, 1, byte)
-        self._used.add(byte)
-        return True
-
-    def reserve(self, byte: int) -> bool:
-        """Lock a snapshot against its use; return False if a process uses it, this one included."""
-        if byte in self._used:
-            return False
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-        except (BlockingIOError, PermissionError):  # POSIX allows either
-            return False
-        return True
-
-    def release(self, byte: int) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
-        self._used.discard(byte)
+    shutil.rmtree(folder)
 
 
-def _new_mutex() -> None:
-    global _mutex  # a child must not wait for a thread that it does not have
-    _mutex = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_new_mutex)
+os.register_at_fork(after_in_child=_used.clear)

@@ -5,7 +5,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
 from sandboxkit.errors import ConfigurationError
 
 _SYSTEM = ("/proc", "/sys", "/dev", "/.sandboxkit")
@@ -14,6 +15,7 @@ _PREFIX = "volume:"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Volume:
     """A writable folder for the option `mounts`, kept by the provider under this name.

@@ -37,7 +37,7 @@ def spelled_out(call: ThingT) -> ThingT:
     """Replace `**options` in a function's signature by one keyword for each option; return the function."""
     signature = inspect.signature(call)
     known = list(signature.parameters.values())[:-1]  # all but **options
-    own = call.__name__ == "__init__"
+    own = call.__name__ in ("__init__", "create")
     options = [
         inspect.Parameter(
             option.name,

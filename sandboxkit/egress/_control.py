@@ -5,12 +5,12 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit.egress._proxy import EgressProxy
 from sandboxkit.egress._rules import Egress
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 from sandboxkit.tunnels._context_task import ContextTask
 from sandboxkit.tunnels._served import Served, listening
 from sandboxkit.types import Command, Network, SandboxSpec
@@ -47,7 +47,7 @@ class NetworkControl:
 
     def __init__(self, life: Lifecycle) -> None:
         """Raise ConfigurationError if the provider cannot listen in a sandbox."""
-        if type(life.provider).listen is Provider.listen:
+        if not life.provider.has("listen"):
             raise ConfigurationError(
                 f"network=Egress(...): provider {life.provider.name!r} cannot listen in a sandbox; use "
                 "network='none' or 'internet'"
@@ -82,18 +82,18 @@ class NetworkControl:
         known = {} if self._proxy is None else self._proxy.refused
         return tuple(server for server, when in known.items() if when >= since)
 
-    async def begin(self, sandbox_id: str) -> None:
+    async def begin(self, box: Box) -> None:
         """Start the proxy of a sandbox that is starting, if its spec has an `Egress`."""
         self._proxy, self._port = None, 0
         if self._life.spec.egress is not None:
-            await self._listen(sandbox_id, self._life.spec.egress)
+            await self._listen(box, self._life.spec.egress)
 
     async def change(self, egress: Egress | None) -> None:
         """Apply the rules of `egress` from now on, None to refuse everything; close open connections.
 
         They become part of the sandbox's spec, from which forks are made.
         """
-        sandbox_id = await self._life.started()
+        box = await self._life.started()
 
         def changed() -> None:
             self._life.spec = dataclasses.replace(self._life.spec, egress=egress)
@@ -103,19 +103,17 @@ class NetworkControl:
                 await self._proxy.change(egress, changed)
                 return
             if egress is not None:
-                await self._listen(sandbox_id, egress)
+                await self._listen(box, egress)
             changed()
 
-    async def _listen(self, sandbox_id: str, egress: Egress) -> None:
-        proxy = EgressProxy(sandbox_id, egress)
+    async def _listen(self, box: Box, egress: Egress) -> None:
+        proxy = EgressProxy(box.id, egress)
 
         @asynccontextmanager
-        async def served(
-            provider: Provider, sandbox_id: str, hold: ContextTask[Served]
-        ) -> AsyncIterator[Served]:
+        async def served(box: Box, hold: ContextTask[Served]) -> AsyncIterator[Served]:
             self._proxy = proxy
             try:
-                async with listening(provider, sandbox_id, self._port, proxy, hold) as port:
+                async with listening(box, self._port, proxy, hold) as port:
                     yield port
             finally:
                 if self._proxy is proxy:  # the next start may have made another one
@@ -125,7 +123,7 @@ class NetworkControl:
         # The port stays the same, because programs that run already know it.
         hold: ContextTask[Served] = ContextTask(self._life, served)
         try:
-            self._port = (await hold.open(sandbox_id)).port
+            self._port = (await hold.open(box)).port
         except BaseException:
             await proxy.close()
             raise

@@ -7,7 +7,7 @@ from typing import Any, Self
 import anyio
 from anyio.abc import ByteStream
 
-from sandboxkit._work import leaf_of
+from sandboxkit._life._work import leaf_of
 from sandboxkit.egress import _http
 from sandboxkit.egress._incoming import Incoming
 from sandboxkit.egress._refused import EgressRefusedError

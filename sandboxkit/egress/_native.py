@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit.egress import _names
 from sandboxkit.errors import ConfigurationError
 

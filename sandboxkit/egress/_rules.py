@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
 from sandboxkit.egress import _names
 from sandboxkit.egress._audit import EgressRecord
 from sandboxkit.egress._native import NativeRules, check_alone, native_rules
@@ -27,6 +28,7 @@ Log = str | os.PathLike[str] | Callable[[EgressRecord], object] | None
 AnyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Credential:
     """Secret headers that this process adds to a sandbox's requests to one host.
@@ -72,6 +74,7 @@ class Credential:
         )
 
 
+@explained
 @dataclass(frozen=True, slots=True)
 class Egress:
     """The servers that a sandbox may reach, as a value of its option `network`.
@@ -245,7 +248,7 @@ def _check_header(name: str, value: str) -> None:
 
 def _texts(name: str, value: Sequence[str]) -> tuple[str, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        _arguments.refuse(name, value, "a list of strings")
+        _arguments.refuse(name, value, "a list of strings, such as ['pypi.org']")
     return tuple(_arguments.text(name, each) for each in value)
 
 

@@ -1,7 +1,5 @@
 """The lock with which one process of a user builds an image, while others wait for the result."""
 
-import contextlib
-import fcntl
 import math
 import os
 import secrets
@@ -12,7 +10,8 @@ from pathlib import Path
 
 import anyio
 
-from sandboxkit._state_folder import state_folder
+from sandboxkit._life._locks import PathLock, remove_unlocked
+from sandboxkit._life._state_folder import state_folder
 from sandboxkit.errors import ImageBuildError
 
 _POLL = 0.2
@@ -33,7 +32,7 @@ async def only_builder(
     path = state_folder() / f"image-{digest}.lock"
     limit = math.inf if lifetime is None else lifetime + _SLACK
     holder, since = None, 0.0
-    while (lock := _locked(path)) is None:
+    while (lock := PathLock.take(path, create=True)) is None:
         if holder is None:
             tell("another build of this image is in progress; waiting for it")
         if holder != (now_holds := _holder(path)):
@@ -47,23 +46,17 @@ async def only_builder(
                 f"lock is {path}"
             )
         await anyio.sleep(_POLL)
-    _held.add(lock)
     try:
-        os.ftruncate(lock, 0)  # a killed build has left its own text
-        os.pwrite(lock, f"{os.getpid()} {secrets.token_hex(4)}".encode(), 0)
+        lock.write(f"{os.getpid()} {secrets.token_hex(4)}")
         yield
     finally:
         path.unlink(missing_ok=True)
-        _held.discard(lock)
-        os.close(lock)
+        lock.release()
 
 
 def remove_stale() -> None:
     """Remove the lock files of builds whose process was killed."""
-    for path in state_folder().glob("image-*.lock"):
-        if (lock := _locked(path)) is not None:
-            path.unlink(missing_ok=True)
-            os.close(lock)
+    remove_unlocked(state_folder().glob("image-*.lock"))
 
 
 def _holder(path: Path) -> str:
@@ -72,27 +65,3 @@ def _holder(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         return ""
-
-
-def _locked(path: os.PathLike[str]) -> int | None:
-    """Return the locked file's descriptor; None if another build has the lock or just removed the file."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
-            return lock
-    os.close(lock)
-    return None
-
-
-_held: set[int] = set()
-"""The descriptors of this process's locks."""
-
-
-def _leave_to_the_parent() -> None:
-    for lock in _held:  # a lock lasts as long as any process has its descriptor
-        os.close(lock)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -3,7 +3,7 @@
 import re
 from typing import Self
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit.errors import ConfigurationError
 
 _PART = r"[a-z\d]+(?:(?:\.|_{1,2}|-+)[a-z\d]+)*"
@@ -13,8 +13,8 @@ _NAME = re.compile(
     rf"(?:docker://)?((?:{_HOST})?{_PART}(?:/{_PART})*)(:[\w][\w.-]{{0,127}})?(@sha256:[\da-f]{{64}})?",
     re.ASCII,
 )
-_OURS = re.compile(r"sha256|[\da-f]{64}|sandboxkit-snapshot")
-"""Ids, and the repository of snapshots, which may be those of others."""
+_OURS = re.compile(r"sha256|[\da-f]{64}|sandboxkit-(?:snapshot|built)")
+"""Ids, and the repositories of snapshots and builds, which may be those of others."""
 _LONGEST = 512
 
 
@@ -50,3 +50,12 @@ def image_on(provider: str, image: str | None) -> str | None:
             f"{image}:latest"  # or the daemon would take it for the beginning of an image's id, too
         )
     return str(image)
+
+
+def qualified(name: str, where: str) -> str:
+    """Return the name with its registry, docker.io unless it has another; see `RegistryImage` for errors."""
+    image = RegistryImage(name, where)
+    host, slash, _ = image.partition("/")
+    if slash and (host == "localhost" or "." in host or ":" in host):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"

@@ -1,7 +1,6 @@
 """The steps of a recipe: a command that runs in the sandbox, and files that are copied into it."""
 
 import hashlib
-import json
 import os
 import stat
 from collections.abc import Callable
@@ -44,22 +43,22 @@ class ImageStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """A command for `sh -e`, how long (s) it may take, and its working folder, None for the sandbox's."""
+    """A command for `sh -e`, how long (s) it may take, and a shorter form of it for people."""
 
     command: str
     timeout: float
-    folder: str | None = None
+    shown: str = ""
 
     @property
     def text(self) -> str:
-        return f"RUN {self.command}"
+        return f"RUN {self.shown or self.command}"
 
     def digest(self) -> str:
-        return json.dumps(("RUN", self.folder, self.command))
+        return f"RUN {self.command}"
 
     async def apply(self, sandbox: Sandbox, progress: Callable[[str], None], digest: str) -> None:
         script = f"exec 2>&1 </dev/null\n{self.command}"
-        process = sandbox.exec(["sh", "-ec", script], cwd=self.folder, timeout=self.timeout)
+        process = sandbox.exec(["sh", "-ec", script], timeout=self.timeout)
         last: list[str] = []
         async for line in process.stdout.lines():
             last = [*last[1 - _KEPT :], line]

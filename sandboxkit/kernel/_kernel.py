@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Unpack
 
 import anyio
 
-from sandboxkit import _arguments, _forks
-from sandboxkit._misuse import explained
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
+from sandboxkit._calls._foreign_names import foreign_names
+from sandboxkit._life import _forks
 from sandboxkit._operation import Operation
 from sandboxkit.errors import KernelError, SandboxError
 from sandboxkit.kernel._options import KernelOptions, checked
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 @explained
+@foreign_names
 class Kernel(ManagedProcess[KernelProcess]):
     """A persistent Python in a sandbox. Made by `Sandbox.python()`; it starts on first use.
 

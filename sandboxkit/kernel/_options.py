@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
+from sandboxkit.errors import ConfigurationError
 
 OUTPUT_LIMIT = 10 << 20
 _LEAST_OUTPUT = 4096
@@ -44,9 +45,9 @@ class Options:
 def checked(given: KernelOptions) -> Options:
     """Validate the options. Raises ConfigurationError for an unknown or invalid one."""
     if unknown := set(given) - set(KernelOptions.__annotations__):
-        name = min(unknown)
-        value = given[name]  # type: ignore[literal-required]
-        _arguments.refuse(name, value, ", ".join(Options.__annotations__))
+        raise ConfigurationError(
+            f"python() has no argument {min(unknown)!r}; the arguments are {', '.join(Options.__annotations__)}"
+        )
     python = _arguments.text("python", given.get("python", "python3"))
     wanted = given.get("ipykernel")
     limit = _arguments.size("output_limit", given.get("output_limit", OUTPUT_LIMIT))

@@ -5,18 +5,18 @@ import secrets
 import signal
 import time
 from contextlib import suppress
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from sandboxkit._operation import Operation
 from sandboxkit._process import Process
+from sandboxkit.bundle import bundle
 from sandboxkit.errors import CommandStartError, ConfigurationError, KernelError, SandboxError
 from sandboxkit.kernel import _messages
-from sandboxkit.kernel._holder import HolderCommand
 from sandboxkit.kernel._options import Options
 from sandboxkit.kernel._result import CellError, CellOutcome, CellResult
+from sandboxkit.kernel.in_sandbox.piped import START
 from sandboxkit.terminal._managed import END_SECONDS, START_SECONDS, Processes
 from sandboxkit.types import Ending, ProcessResult
 
@@ -26,28 +26,9 @@ if TYPE_CHECKING:
 _AGAIN_SECONDS = 1.0
 """Seconds until an interrupt is repeated, because a handler may have swallowed the first."""
 _KEPT = 1 << 16
+_PACKAGE = "sandboxkit.kernel.in_sandbox"
 _HOLDER = ("ends", "kept", "supervised", "notebook", "piped", "holder")
 _INTERRUPTS = ("KeyboardInterrupt", "CancelledError")  # CancelledError if the cell awaits
-_BOOT = """\
-import sys
-sys.path[:] = [each for each in sys.path if each]
-import json, os
-def take(size):
-    data = b""
-    while len(data) < size:
-        data += os.read(@FROM@, size - len(data)) or os._exit(1)
-    return data
-given = json.loads(take(int(take(8))))
-names = {"given": given, "__name__": "sandboxkit"}
-for each in given["program"]:
-    exec(compile(each, "<sandboxkit>", "exec"), names)
-"""
-"""Reads its program from stdin, so that the command line in process lists stays short."""
-
-
-@cache
-def _source(name: str) -> str:
-    return resources.files("sandboxkit.kernel.in_sandbox").joinpath(f"{name}.py").read_text()
 
 
 class KernelProcess(Processes):
@@ -62,7 +43,7 @@ class KernelProcess(Processes):
     )
 
     def __init__(
-        self, sandbox: "Sandbox", options: Options, holder: HolderCommand | None = None
+        self, sandbox: "Sandbox", options: Options, holder: "HolderCommand | None" = None
     ) -> None:
         super().__init__(sandbox, options.python, options.user, options.env)
         self._options, self._holder = options, holder
@@ -85,7 +66,7 @@ class KernelProcess(Processes):
         """Start the kernel. Raises CommandStartError if the sandbox lacks a suitable Python or ipykernel."""
         options = self._options
         process = self._sandbox.exec(
-            [options.python, "-c", _BOOT.replace("@FROM@", "0")],
+            [options.python, "-c", START],
             cwd=options.cwd,
             env=options.env,
             user=options.user,
@@ -94,20 +75,10 @@ class KernelProcess(Processes):
         )
         self._holder = holder = HolderCommand(process, options.output_limit)
         self._id = holder.join(self)
-        given = {
-            "program": [*map(_source, _HOLDER), "main()"],
-            "own": [_source("pipe"), _source("own")],
-            "in_notebook": [_source("pipe"), _source("in_notebook")],
-            "boot": _BOOT,
-            "options": {
-                "token": holder.token,
-                "mark": self._mark,
-                "limit": options.output_limit,
-                "ipykernel": options.ipykernel,
-            },
-        }
-        data = json.dumps(given).encode()
-        await holder.write(b"%08d" % len(data) + data)
+        program = bundle(_PACKAGE, *_HOLDER)
+        kernels = bundle(_PACKAGE, "pipe", "own"), bundle(_PACKAGE, "pipe", "in_notebook")
+        given = *kernels, holder.token, self._mark, options.output_limit, options.ipykernel
+        await holder.write(f"exec({program!a}); module.Holder(*{given!a}).serve()\n".encode())
         while self.backend is None and not self.ended:
             await self.change()
         if self.ended:
@@ -323,14 +294,16 @@ class KernelProcess(Processes):
         finally:
             holder.leave(self)
 
-    async def _took_memory_kill(self, holder: HolderCommand, result: ProcessResult | None) -> bool:
+    async def _took_memory_kill(
+        self, holder: "HolderCommand", result: ProcessResult | None
+    ) -> bool:
         try:
             return await holder.took_memory_kill(self._sandbox, result)
         except SandboxError as error:
             self.failure = self.failure or error
             return False
 
-    async def _end_alone(self, holder: HolderCommand) -> bool:
+    async def _end_alone(self, holder: "HolderCommand") -> bool:
         """End this kernel under a holder that goes on; return False if the holder does not respond."""
         if not (self._clean or self._over):
             await self._request("end")
@@ -340,7 +313,7 @@ class KernelProcess(Processes):
             return not holder.process.done()
         return False
 
-    async def _end_holder(self, holder: HolderCommand, at_once: bool) -> None:
+    async def _end_holder(self, holder: "HolderCommand", at_once: bool) -> None:
         process = holder.process
         if not at_once and self.backend is not None:
             with suppress(BrokenPipeError):
@@ -363,7 +336,8 @@ class KernelProcess(Processes):
 
     async def _sweep(self) -> None:
         # Isolated (-I), because a file of the user's may have the name of an imported module.
-        await self._call([self._options.python, "-I", "-c", _source("ends"), self._mark])
+        program = bundle(_PACKAGE, "ends") + f"module.end_all({self._mark!r})"
+        await self._call([self._options.python, "-I", "-c", program])
 
     # Any: JSON values.
     async def _request(self, kind: str, **fields: Any) -> None:
@@ -419,3 +393,102 @@ def _broken(result: ProcessResult) -> tuple[Ending, str]:
         return Ending.OUT_OF_MEMORY, "the kernel's supervisor ran out of the sandbox's memory"
     ending = result.ending or (Ending.SIGNAL if result.returncode > 128 else Ending.EXITED)
     return ending, f"the kernel's supervisor in the sandbox ended with status {result.returncode}"
+
+
+class HolderCommand:
+    """A holder process in the sandbox, and the kernels to which its messages go; background loop only."""
+
+    def __init__(self, process: Process, output_limit: int) -> None:
+        self.process, self.token = process, secrets.token_hex(16)
+        self._longest = 16 * output_limit + (1 << 20)
+        self._kernels: dict[int, KernelProcess] = {}
+        self._joined = 0
+        self._watch: Process | None = None
+        self._counted: Operation[None] | None = None
+        self._memory_kills, self._counting = 0, anyio.Lock()
+        self._blind = False
+        """Whether memory kills could not be counted, so that only the holder's own result tells them."""
+        self._task = Operation(self._listen())
+
+    def join(self, kernel: KernelProcess) -> int:
+        """Deliver the messages about a kernel to it; return the number by which the holder knows it."""
+        number, self._joined = self._joined, self._joined + 1
+        self._kernels[number] = kernel
+        return number
+
+    def leave(self, kernel: KernelProcess) -> None:
+        """Forget a kernel that was closed. After the last one nothing more is read."""
+        self._kernels = {n: each for n, each in self._kernels.items() if each is not kernel}
+        if not self._kernels:
+            self._task.cancel()
+            if self._watch is not None:
+                self._watch.kill()
+
+    def has_others(self, kernel: KernelProcess) -> bool:
+        """Whether the holder has another kernel that has not ended."""
+        return any(not each.ended for each in self._kernels.values() if each is not kernel)
+
+    async def write(self, data: bytes) -> None:
+        """Write to the holder's standard input, if it still runs."""
+        with suppress(BrokenPipeError):  # it has ended, which _listen notices
+            await self.process.stdin.write(data)
+
+    async def count_memory_kills(self, sandbox: "Sandbox") -> None:
+        """Begin to count what the OOM killer kills in the sandbox.
+
+        A command's result has the number of memory kills while it ran. The holder runs until the last
+        kernel has ended, so a second command, which only waits, is ended to learn the number earlier.
+        """
+        if self._watch is None:
+            self._watch = watch = sandbox.exec(["cat"], stdin=True)
+            self._counted = Operation(self._count(watch))
+            with suppress(BrokenPipeError):  # it could not start
+                await watch.stdin.write(b"\n")
+                await watch.stdout._next()  # it runs
+
+    async def took_memory_kill(self, sandbox: "Sandbox", result: ProcessResult | None) -> bool:
+        """Whether the OOM killer killed a process that was not counted for another kernel yet.
+
+        `result` is that of the holder process; it is enough for a kernel that was never forked.
+        """
+        async with self._counting:
+            watch, counted = self._watch, self._counted
+            if watch is None or counted is None or self._blind:
+                return bool(result and result.usage.oom_kills)
+            with suppress(BrokenPipeError):
+                await watch.stdin.close()
+            await counted
+            self._watch = None
+            await self.count_memory_kills(sandbox)
+            found = self._memory_kills > 0
+            self._memory_kills -= found
+            return found
+
+    async def _count(self, watch: Process) -> None:
+        try:
+            result = await watch
+            self._memory_kills += result.usage.oom_kills or 0
+        except SandboxError:
+            # The sandbox has ended, which the holder's result tells, or has no room for a command.
+            self._blind = True
+
+    async def _listen(self) -> None:
+        rest = bytearray()
+        while (chunk := await self.process.stdout._next()) is not None:
+            rest += chunk
+            if b"\n" in chunk:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    self._deliver(bytes(line))
+            elif len(rest) > self._longest:
+                rest.clear()  # the holder writes no line of this length
+        with suppress(SandboxError):  # each kernel awaits the process too, and raises its error
+            await self.process
+        for kernel in list(self._kernels.values()):
+            kernel.holder_ended()
+
+    def _deliver(self, line: bytes) -> None:
+        if (message := _messages.message(line, self.token)) is not None:
+            number = message.get("kernel")
+            if isinstance(number, int) and number in self._kernels:
+                self._kernels[number].receive(message)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from sandboxkit._calls._foreign_names import foreign_names
 from sandboxkit.display import Displayable
 from sandboxkit.display.page import Page
 from sandboxkit.types import Ending
@@ -58,6 +59,7 @@ class CellOutput:
     """A displayed value by media type: bytes for pictures, plain data for JSON, else text."""
 
 
+@foreign_names
 @dataclass(frozen=True, slots=True)
 class CellResult(Displayable):
     """The result of a cell: its output, displayed values and error, and how it ended.

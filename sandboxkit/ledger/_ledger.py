@@ -10,13 +10,14 @@ from pathlib import Path
 
 import anyio
 
-from sandboxkit import _exit, _tags
+from sandboxkit import _tags
+from sandboxkit._life import _exit
 from sandboxkit._operation import Operation
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger._amounts import Amounts
 from sandboxkit.ledger._meter import SandboxMeter
 from sandboxkit.ledger._store import OTHER, VARIABLE, LedgerFile, RowKey, ledger_path
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 from sandboxkit.types import SandboxSpec
 
 _log = logging.getLogger("sandboxkit")
@@ -51,7 +52,7 @@ class Ledger:
         self._error: Exception | None = None
         self._busy = self._warned = False
 
-    def begin(self, provider: Provider, spec: SandboxSpec, sandbox_id: str) -> SandboxMeter:
+    def begin(self, spec: SandboxSpec, box: Box) -> SandboxMeter:
         """Return the meter of a sandbox that was just created; it is read until its end."""
         import json
 
@@ -59,11 +60,11 @@ class Ledger:
 
         def charge(amounts: Amounts) -> None:
             day = time.strftime("%Y-%m-%d", time.gmtime())
-            self._add(RowKey(day, provider.name, tags), amounts)
+            self._add(RowKey(day, box.provider.name, tags), amounts)
             if self._writing is None or self._writing.done():
                 self._writing = asyncio.create_task(self._write_soon())
 
-        meter = SandboxMeter(provider, spec, sandbox_id, charge, self._meters.discard)
+        meter = SandboxMeter(spec, box, charge, self._meters.discard)
         self._meters.add(meter)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())

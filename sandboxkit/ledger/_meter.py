@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
 from sandboxkit.ledger._amounts import Amounts
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 from sandboxkit.types import SandboxSpec, Usage
 
 _log = logging.getLogger("sandboxkit")
@@ -35,18 +35,17 @@ class SandboxMeter:
 
     def __init__(
         self,
-        provider: Provider,
         spec: SandboxSpec,
-        sandbox_id: str,
+        box: Box,
         charge: Callable[[Amounts], None],
         ended: Callable[["SandboxMeter"], None],
     ) -> None:
         """`charge` takes what was used since the last charge; `ended` is called once, at the end."""
-        self._provider, self._id = provider, sandbox_id
+        self._box = box
         self._charge, self._ended = charge, ended
         self._cpus = spec.cpus or max(os.cpu_count() or 1, _MOST_PROCESSORS)
         most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        most = most if provider.on_this_machine else _MOST_MEMORY
+        most = most if box.provider.on_this_machine else _MOST_MEMORY
         self._most_memory = most if spec.memory_mb is None else spec.memory_mb << 20
         self._began = self._charged = time.monotonic()
         self._until: float | None = None
@@ -57,7 +56,7 @@ class SandboxMeter:
         self._bytes: tuple[float, int, int] = (self._began, 0, 0)
         self._memory: float | None = None
         """The resident memory (bytes) at the last reading that had it."""
-        self._first = _FIRST_SECONDS if provider.on_this_machine else _LONGEST_SECONDS
+        self._first = _FIRST_SECONDS if box.provider.on_this_machine else _LONGEST_SECONDS
         self._late: asyncio.Task[Usage | None] | None = None
         """The newest reading, which may not have ended in time."""
         self.due = self._began + self._first
@@ -114,7 +113,7 @@ class SandboxMeter:
             if not self._late.done():
                 return None
         # A late reading goes on: cancelling a request makes the client wait for the agent's confirmation.
-        self._late = reading = asyncio.create_task(self._provider.metered(self._id, last=last))
+        self._late = reading = asyncio.create_task(self._box.metered(last=last))
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait([reading], timeout=until - clock())
@@ -123,7 +122,7 @@ class SandboxMeter:
         except (SandboxNotFoundError, SandboxTerminatedError):
             self.stop()
         except Exception as error:  # noqa: BLE001 - no sandbox may fail for it; it is logged
-            _log.debug("what sandbox %s uses could not be read: %s", self._id, error)
+            _log.debug("what sandbox %s uses could not be read: %s", self._box.id, error)
         return None
 
     def _now(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sandboxkit._state_folder import state_folder
+from sandboxkit._life._state_folder import state_folder
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.ledger._amounts import FIELDS, Amounts
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
-from sandboxkit import _arguments, _tags
+from sandboxkit import _tags
+from sandboxkit._calls import _arguments
 from sandboxkit._snapshot import Snapshot
 from sandboxkit.datasets import Dataset, Volume, is_digest, volume_of
 from sandboxkit.egress import Egress
@@ -32,7 +33,7 @@ def _interpreter(name: str, value: Any) -> Interpreter:
         _arguments.refuse(name, value, "Interpreter(preload=('json', 'math'))")
     return Interpreter(
         _arguments.text(f"{name}.program", value.program),
-        tuple(_arguments.text(f"{name}.preload", each) for each in value.preload),
+        _arguments.arguments(f"{name}.preload", value.preload),
         _arguments.text(f"{name}.setup", value.setup) if value.setup else "",
     )
 
@@ -62,6 +63,15 @@ def _source(name: str, value: Any) -> str:
 def _snapshot(name: str, value: Any) -> str | None:
     if isinstance(value, Snapshot):
         return value.id
+    if value is not None and not isinstance(value, str):
+        _arguments.refuse(name, value, "a Snapshot, such as sandbox.snapshot().result(), or its id")
+    return None if value is None else _arguments.text(name, value)
+
+
+def _image(name: str, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        remedy = "the name of an image; an Image is given as snapshot=image.build().result()"
+        _arguments.refuse(name, value, remedy)
     return None if value is None else _arguments.text(name, value)
 
 
@@ -82,6 +92,8 @@ def _network(name: str, value: Any) -> str | Egress:
         _arguments.refuse(
             name, value, "'none', 'internet', ['pypi.org'], or Egress(allow=['pypi.org'])"
         )
+    if "." in value:
+        _arguments.refuse(name, value, f"a list of names, such as [{value!r}]")
     return _arguments.one_of(name, value, get_args(Network))
 
 
@@ -98,9 +110,17 @@ def _choice(literal: Any) -> _arguments.Check:
 _text = _arguments.optional(_arguments.text)
 _path = _arguments.optional(lambda name, value: _arguments.path(value, name))
 _argv = _arguments.optional(lambda name, value: _arguments.argv(value, name))
-_isolation = _arguments.optional(_choice(Literal["gvisor"]))
+_Isolation = Literal["namespaces", "landlock", "gvisor"]
+_isolation = _arguments.optional(_choice(_Isolation))
 _positive = _arguments.optional(_arguments.positive)
+_seconds = _arguments.optional(
+    lambda name, value: _arguments.positive(name, value, unit="seconds, such as 3600")
+)
 _whole = _arguments.optional(_arguments.integer)
+_MOST_MIB = 1 << 24  # 16 TiB: a larger number is one of bytes
+_mebibytes = _arguments.optional(
+    lambda name, value: _arguments.integer(name, value, most=_MOST_MIB, unit="MiB")
+)
 _python = _arguments.optional(_interpreter)
 _MOUNTS = Option(
     _mounts, "--mount DIR=DATA", ({"/data": f"sha256:{'0' * 64}"}, {"/cache": Volume("pip")})
@@ -121,20 +141,21 @@ EgressValues = dict[str, bool | int | float | str | list[str] | dict[str, str]]
 class _PlainOptions(TypedDict, total=False):
     """The options that are plain data, and no secrets."""
 
-    image: Annotated[str | None, Option(_text, "--image REF", ("python:3.12",))]
+    image: Annotated[str | None, Option(_image, "--image REF", ("python:3.12",))]
     """Image reference; on local a root folder, an OCI archive or docker://NAME. None, the default: the provider's."""
     env: Annotated[Mapping[str, str], Option(_arguments.variables, "-e, --env K=V", ({"A": "1"},))]
     """Environment variables of all its commands. They are merged with the session's. Default: {}."""
     workdir: Annotated[str | None, Option(_path, "-w, --workdir DIR", ("/work",))]
-    """Absolute directory where commands start; made if missing. None, the default: /workspace, or
-    where the image's user cannot make that `$HOME/workspace`; `Sandbox.workdir()` returns it."""
+    """Absolute directory where commands start; made if missing. None, the default: the image's WORKDIR, but for
+    profile='strict'. Without one /workspace, or where the image's user cannot make that `$HOME/workspace`;
+    `Sandbox.workdir()` returns it."""
     user: Annotated[str | None, Option(_text, "-u, --user USER", ("root", "1000"))]
     """User name or numeric uid for commands and file calls. None, the default: the image's."""
     cpus: Annotated[float | None, Option(_positive, "--cpus N", (1,))]
     """How many processors it may use, such as 0.5. None, the default: the provider's limit, if any."""
-    memory_mb: Annotated[int | None, Option(_whole, "--memory-mb N", (1024,))]
+    memory_mb: Annotated[int | None, Option(_mebibytes, "--memory-mb N", (1024,))]
     """Memory in MiB, swap included. None, the default: the provider's limit."""
-    disk_mb: Annotated[int | None, Option(_whole, "--disk-mb N", (1024,))]
+    disk_mb: Annotated[int | None, Option(_mebibytes, "--disk-mb N", (1024,))]
     """How many MiB it may write. None, the default: the provider's limit, if any."""
     pids: Annotated[int | None, Option(_whole, "--pids N", (64,))]
     """How many processes and threads it may have. None, the default: the provider's limit, if any."""
@@ -142,10 +163,10 @@ class _PlainOptions(TypedDict, total=False):
     """GPUs, such as '1', in the words of the provider. Default: None."""
     profile: Annotated[Profile, Option(_choice(Profile), "--profile", ("strict",))]
     """'strict': read-only root, sized writable folders, no root user. Default: 'standard'."""
-    isolation: Annotated[Literal["gvisor"] | None, Option(_isolation, "--isolation", ("gvisor",))]
-    """'gvisor': a kernel of its own, between its programs and the machine's. None, the default: the
-    provider's isolation."""
-    lifetime: Annotated[float | None, Option(_positive, "--lifetime TIME", (86400, 604800, None))]
+    isolation: Annotated[_Isolation | None, Option(_isolation, "--isolation", get_args(_Isolation))]
+    """'gvisor': a kernel of its own, between its programs and the machine's. On local also 'namespaces', and
+    'landlock' where none can be made. None, the default: the provider's isolation."""
+    lifetime: Annotated[float | None, Option(_seconds, "--lifetime TIME", (86400, 604800, None))]
     """Seconds from its creation until it ends itself. Default: 3600.0; None: no limit, not allowed
     with `detach`."""
     public_ports: Annotated[Sequence[int], Option(_ports, "", ([8000],))]

@@ -2,7 +2,8 @@
 
 import os
 
-from sandboxkit import _exit, _registry
+from sandboxkit import _registry
+from sandboxkit._life import _exit
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.provider import Provider
 from sandboxkit.recording._file import read as lines

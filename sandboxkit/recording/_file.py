@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.json_lines import json_lines
 from sandboxkit.recording._content import Json
 
 VERSION = 1
@@ -112,24 +113,20 @@ def read(path: str | os.PathLike[str]) -> Iterator[Json]:
     Raises ConfigurationError for a file that is not a recording.
     """
     file = Path(_arguments.local_path("replay", path))
+    name = f"replay={str(file)!r}"
     try:
-        lines = file.read_bytes().split(b"\n")[:-1]
+        with file.open("rb") as opened:
+            lines = json_lines(opened, name, complete=True)
+            _, header = next(lines, (0, None))
+            if not isinstance(header, dict) or header.get("recording") != VERSION:
+                raise ConfigurationError(
+                    f"{name} is not a recording of this version: make one with Session(record=...)"
+                )
+            yield header
+            for _, line in lines:
+                yield line
     except OSError as error:
-        raise ConfigurationError(f"replay={str(file)!r}: {error.strerror}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise ConfigurationError(f"replay={str(file)!r}: line {number} is no JSON") from error
-        if number == 1 and (not isinstance(value, dict) or value.get("recording") != VERSION):
-            break
-        yield value
-    else:
-        if lines:
-            return
-    raise ConfigurationError(
-        f"replay={str(file)!r} is not a recording of this version: make one with Session(record=...)"
-    )
+        raise ConfigurationError(f"{name}: {error.strerror}") from error
 
 
 def _write(file: int, data: bytes) -> None:

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 from anyio.abc import ByteStream
 
-from sandboxkit._first_command import FirstCommand
-from sandboxkit.provider import Output, PortListener, Provider
+from sandboxkit.provider import Box, FirstCommand, Output, PortListener, Provider
 from sandboxkit.recording._archive import Manifest
 from sandboxkit.recording._content import Encoder, Json, Secrets
 from sandboxkit.recording._file import VERSION, Writer
-from sandboxkit.recording._relay import Relay, compared
+from sandboxkit.recording._relay import Relay, RelayBox, compared
 from sandboxkit.types import (
     Command,
     Exit,
@@ -26,11 +25,11 @@ from sandboxkit.types import (
     SnapshotInfo,
     StdinItem,
     StreamName,
+    Usage,
 )
 
 _T = TypeVar("_T")
 _PASSED_ON = (
-    "metered",
     "waiting",
     "check_snapshot",
     "confirm_snapshots",
@@ -141,7 +140,7 @@ class RecordingProvider(Relay):
         self.writer = Writer(path, {"recording": VERSION, **facts})
         self.encoder = Encoder(Secrets(), self.writer.keep)
         self._inner, self._owned, self._clock = inner, owned, 0
-        self._commands: dict[int, tuple[_Call, Command]] = {}
+        self.commands: dict[int, tuple[_Call, Command]] = {}
 
     def tick(self) -> int:
         """Advance the recording's logical clock and return its time."""
@@ -152,7 +151,7 @@ class RecordingProvider(Relay):
         """Return the record of a call that begins now."""
         return _Call(self, name, sandbox_id, self.encoder.value(compared(arguments)))
 
-    async def _recorded(self, call: _Call, running: Awaitable[_T], *, quiet: bool = False) -> _T:
+    async def recorded(self, call: _Call, running: Awaitable[_T], *, quiet: bool = False) -> _T:
         try:
             result = await running
         except asyncio.CancelledError:
@@ -164,17 +163,19 @@ class RecordingProvider(Relay):
         call.write({} if quiet else {"result": self.encoder.value(result)})
         return result
 
+    def box(self, sandbox_id: str) -> "RecordingBox":
+        """See `Provider.box`."""
+        return RecordingBox(self, self._inner.box(sandbox_id))
+
     # Any: arguments and results of all calls.
-    async def call(
-        self, returns: Any, name: str, sandbox_id: str | None, /, **arguments: Any
-    ) -> Any:
-        """Call the method `name` of the inner provider, and record the call; see `Relay.call`."""
-        call = self.begin(name, sandbox_id, arguments)
-        given = () if sandbox_id is None else (sandbox_id,)
-        running = getattr(self._inner, name)(*given, **arguments)
+    async def call(self, returns: Any, name: str, box: RelayBox | None, /, **arguments: Any) -> Any:
+        """Call the method `name` of the inner provider or box, and record the call; see `Relay.call`."""
+        call = self.begin(name, None if box is None else box.id, arguments)
+        inner = box.inner if isinstance(box, RecordingBox) else self._inner
+        running = getattr(inner, name)(**arguments)
         if name == "public_url":  # its headers hold a token
             running = self._masked(running)
-        return await self._recorded(call, running, quiet=returns is None)
+        return await self.recorded(call, running, quiet=returns is None)
 
     async def _masked(self, running: Awaitable[Any]) -> Any:
         url = await running
@@ -191,69 +192,39 @@ class RecordingProvider(Relay):
             call.write({"error": self.encoder.error(error)})
             raise
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> Box:
         """See `Provider.create`."""
         self.encoder.secrets.add(spec.secrets.values())
         call = self.begin("create", None, {"spec": spec})
-        return await self._recorded(call, self._inner.create(spec))
+        shadow: _Shadow | None = None
+        if first is not None:
+            begun = self.commands[id(first.command)] = self.command("exec", None, first.command, {})
+            shadow = _Shadow(first, begun[1])
+        made: builtins.list[Box] = []
 
-    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
-        """See `Provider.create_for`."""
-        self.encoder.secrets.add(spec.secrets.values())
-        call = self.begin("create", None, {"spec": spec})
-        command = first.command
-        begun = self._command("exec", None, command, {})
-        self._commands[id(command)] = begun
+        async def create() -> str:
+            made.append(await self._inner.create(spec, shadow))
+            return made[0].id
+
         try:
-            running = self._inner.create_for(spec, _Shadow(first, begun[1]))
-            return await self._recorded(call, running)
+            await self.recorded(call, create())
         except BaseException:
-            self._commands.pop(id(command), None)
+            if first is not None:
+                self.commands.pop(id(first.command), None)
             raise
         finally:
-            call.line["sent"] = first.sent
+            if first is not None:
+                call.line["sent"] = first.sent
+        return RecordingBox(self, made[0])
 
-    def _command(
+    # Any: the arguments besides the command's.
+    def command(
         self, name: str, sandbox_id: str | None, command: Command, more: Mapping[str, Any]
     ) -> tuple[_Call, Command]:
         call = self.begin(name, sandbox_id, {**more, **command_arguments(command)})
         if command.stdin is not None:
             command = dataclasses.replace(command, stdin=call.input(command.stdin))
         return call, command
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        """See `Provider.exec`."""
-        begun = self._commands.pop(id(command), None)
-        if begun is None:
-            call, passed = self._command("exec", sandbox_id, command, {})
-        else:
-            call, passed = begun
-            call.line["sandbox"] = sandbox_id
-        running = self._inner.exec(sandbox_id, passed, self._recorded_output(call, output))
-        return await self._recorded(call, running)
-
-    async def run_python(
-        self, sandbox_id: str, code: str, command: Command, output: Output
-    ) -> Exit:
-        """See `Provider.run_python`."""
-        call, passed = self._command("run_python", sandbox_id, command, {"code": code})
-        running = self._inner.run_python(
-            sandbox_id, code, passed, self._recorded_output(call, output)
-        )
-        return await self._recorded(call, running)
-
-    def _recorded_output(self, call: _Call, output: Output) -> Output:
-        async def recorded(name: StreamName, data: bytes) -> None:
-            call.event(name, data)
-            await output(name, data)
-
-        return recorded
-
-    async def delete(self, sandbox_id: str) -> None:
-        """See `Provider.delete`."""
-        await self._recorded(
-            self.begin("delete", sandbox_id, {}), self._inner.delete(sandbox_id), quiet=True
-        )
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """See `Provider.list`; the call is not recorded, because a replay knows its sandboxes."""
@@ -267,48 +238,8 @@ class RecordingProvider(Relay):
         async def listed() -> builtins.list[SnapshotInfo]:
             return [info async for info in self._inner.list_snapshots(tags)]
 
-        for info in await self._recorded(call, listed()):
+        for info in await self.recorded(call, listed()):
             yield info
-
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
-        """See `Provider.put_archive`; the names and digests of the members are recorded."""
-        call = self.begin("put_archive", sandbox_id, {"path": path})
-        with Manifest(self.encoder.secrets) as manifest:
-
-            async def put() -> None:
-                try:
-                    await self._inner.put_archive(sandbox_id, path, manifest.passed(tar))
-                finally:
-                    call.line["arguments"]["members"] = manifest.members()
-
-            await self._recorded(call, put(), quiet=True)
-
-    async def get_archive(self, sandbox_id: str, path: str) -> AsyncGenerator[bytes, None]:
-        """See `Provider.get_archive`; the whole archive is recorded."""
-        call = self.begin("get_archive", sandbox_id, {"path": path})
-        outcome: Json = {"cancelled": True}
-        try:
-            async with contextlib.aclosing(self._inner.get_archive(sandbox_id, path)) as tar:
-                async for chunk in tar:
-                    call.event("tar", chunk)
-                    yield chunk
-            outcome = {}
-        except GeneratorExit:
-            outcome = {"closed": True}
-            raise
-        except Exception as error:
-            outcome = {"error": self.encoder.error(error)}
-            raise
-        finally:
-            call.write(outcome)
-
-    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
-        """See `Provider.connect`; the connection is not recorded."""
-        return await self._inner.connect(sandbox_id, port)
-
-    async def listen(self, sandbox_id: str, port: int) -> PortListener:
-        """See `Provider.listen`; its connections are not recorded."""
-        return await self._inner.listen(sandbox_id, port)
 
     async def aclose(self) -> None:
         """Close the file, and the recorded provider if it is owned."""
@@ -317,3 +248,89 @@ class RecordingProvider(Relay):
                 await self._inner.aclose()
         finally:
             self.writer.close()
+
+
+class RecordingBox(RelayBox):
+    """A box that passes every call to `inner` and records it."""
+
+    def __init__(self, recorder: RecordingProvider, inner: Box) -> None:
+        super().__init__(recorder, inner.id)
+        self.recorder, self.inner = recorder, inner
+
+    async def metered(self, *, last: bool = False) -> Usage | None:
+        """See `Box.metered`; the call is not recorded, because a replay uses nothing."""
+        return await self.inner.metered(last=last)
+
+    async def exec(self, command: Command, output: Output) -> Exit:
+        """See `Box.exec`."""
+        begun = self.recorder.commands.pop(id(command), None)
+        if begun is None:
+            call, passed = self.recorder.command("exec", self.id, command, {})
+        else:
+            call, passed = begun
+            call.line["sandbox"] = self.id
+        running = self.inner.exec(passed, _recorded_output(call, output))
+        return await self.recorder.recorded(call, running)
+
+    async def run_python(self, code: str, command: Command, output: Output) -> Exit:
+        """See `Box.run_python`."""
+        call, passed = self.recorder.command("run_python", self.id, command, {"code": code})
+        running = self.inner.run_python(code, passed, _recorded_output(call, output))
+        return await self.recorder.recorded(call, running)
+
+    async def delete(self) -> None:
+        """See `Box.delete`."""
+        await self.recorder.recorded(
+            self.recorder.begin("delete", self.id, {}), self.inner.delete(), quiet=True
+        )
+
+    async def put_archive(self, path: str, tar: AsyncIterable[bytes]) -> None:
+        """See `Box.put_archive`; the names and digests of the members are recorded."""
+        call = self.recorder.begin("put_archive", self.id, {"path": path})
+        with Manifest(self.recorder.encoder.secrets) as manifest:
+
+            async def put() -> None:
+                try:
+                    await self.inner.put_archive(path, manifest.passed(tar))
+                finally:
+                    call.line["arguments"]["members"] = manifest.members()
+
+            await self.recorder.recorded(call, put(), quiet=True)
+
+    async def get_archive(self, path: str) -> AsyncGenerator[bytes, None]:
+        """See `Box.get_archive`; the whole archive is recorded."""
+        call = self.recorder.begin("get_archive", self.id, {"path": path})
+        outcome: Json = {"cancelled": True}
+        try:
+            async with contextlib.aclosing(self.inner.get_archive(path)) as tar:
+                async for chunk in tar:
+                    call.event("tar", chunk)
+                    yield chunk
+            outcome = {}
+        except GeneratorExit:
+            outcome = {"closed": True}
+            raise
+        except Exception as error:
+            outcome = {"error": self.recorder.encoder.error(error)}
+            raise
+        finally:
+            call.write(outcome)
+
+    async def connect(self, port: int) -> ByteStream:
+        """See `Box.connect`; the connection is not recorded."""
+        return await self.inner.connect(port)
+
+    async def listen(self, port: int) -> PortListener:
+        """See `Box.listen`; its connections are not recorded."""
+        return await self.inner.listen(port)
+
+
+def _recorded_output(call: _Call, output: Output) -> Output:
+    async def recorded(name: StreamName, data: bytes) -> None:
+        call.event(name, data)
+        await output(name, data)
+
+    return recorded
+
+
+RecordingProvider.box_type = RecordingBox

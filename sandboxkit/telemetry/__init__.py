@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sandboxkit import _arguments, _distribution
+from sandboxkit import _distribution
+from sandboxkit._calls import _arguments
 from sandboxkit.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Telemetry: wraps the calls of a provider object in spans, and counts its sandboxes."""
+"""Telemetry: wraps the calls of a provider object and of its boxes in spans, and counts its sandboxes."""
 
 import functools
 import os.path
@@ -13,9 +13,8 @@ from weakref import WeakSet
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.trace import SpanKind
 
-from sandboxkit._first_command import FirstCommand
 from sandboxkit.errors import SandboxNotFoundError, SandboxTerminatedError
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box, FirstCommand, Provider
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 if TYPE_CHECKING:
@@ -31,7 +30,10 @@ _inside: ContextVar[bool] = ContextVar("sandboxkit_inside", default=False)
 
 
 class Telemetry:
-    """The instruments, and the wrappers that use them. Used on the background loop, except `instrument`."""
+    """The instruments, and the wrappers that use them. Used on the background loop, except `instrument`.
+
+    Spans are children of the caller's, because the loop's tasks have the caller's context variables.
+    """
 
     def __init__(
         self,
@@ -66,15 +68,25 @@ class Telemetry:
         self._living: dict[str, Attributes] = {}
         """The metrics' attributes of each sandbox that exists, by its id."""
         self._instrumented: WeakSet[Provider] = WeakSet()
+        self._instrumented_boxes: WeakSet[Box] = WeakSet()
 
     def instrument(self, provider: Provider) -> None:
         """Wrap the calls of this provider object, once."""
         if provider in self._instrumented:
             return
         self._instrumented.add(provider)
+        provider.create = _outermost(  # type: ignore[method-assign]
+            provider.create, functools.partial(self._created, provider, provider.create)
+        )
+        box = provider.box
+        provider.box = lambda sandbox_id: self._boxed(box(sandbox_id))  # type: ignore[method-assign]
+
+    def _boxed(self, box: Box) -> Box:
+        """Wrap the calls of this box, once."""
+        if box in self._instrumented_boxes:
+            return box
+        self._instrumented_boxes.add(box)
         wrappers: dict[str, Callable[..., Any]] = {  # Any: results of several calls
-            "create": self._created,
-            "create_for": self._created,
             "exec": self._executed,
             "run_python": self._executed,
             "get_archive": self._archived,
@@ -82,10 +94,9 @@ class Telemetry:
             **dict.fromkeys((*_PATHS, *_OTHERS), self._called),
         }
         for name, wrapper in wrappers.items():
-            own = getattr(provider, name)
-            setattr(
-                provider, name, _outermost(own, functools.partial(wrapper, provider, name, own))
-            )
+            own = getattr(box, name)
+            setattr(box, name, _outermost(own, functools.partial(wrapper, box, name, own)))
+        return box
 
     def waited(self, life: "Lifecycle", seconds: float) -> None:
         """Note how long (s) a start waited for room."""
@@ -97,11 +108,11 @@ class Telemetry:
 
     @contextmanager
     def _span(
-        self, provider: Provider, name: str, sandbox_id: str | None, **more: str
+        self, provider: Provider, name: str, box: Box | None, **more: str
     ) -> Iterator[trace.Span]:
         attributes = {"sandboxkit.provider": provider.name, **more}
-        if sandbox_id is not None:
-            attributes["sandboxkit.sandbox.id"] = sandbox_id
+        if box is not None:
+            attributes["sandboxkit.sandbox.id"] = box.id
         with self._tracer.start_as_current_span(
             f"sandboxkit {name}", kind=SpanKind.CLIENT, attributes=attributes
         ) as span:
@@ -109,8 +120,8 @@ class Telemetry:
             try:
                 yield span
             except (SandboxNotFoundError, SandboxTerminatedError) as error:
-                if sandbox_id is not None:
-                    self._ended(sandbox_id, _reason(error))
+                if box is not None:
+                    self._ended(box.id, _reason(error))
                 raise
             finally:
                 _inside.reset(token)
@@ -124,18 +135,17 @@ class Telemetry:
     async def _created(
         self,
         provider: Provider,
-        name: str,
-        create: Callable[..., Awaitable[str]],
+        create: Callable[[SandboxSpec, FirstCommand | None], Awaitable[Box]],
         spec: SandboxSpec,
-        *first: FirstCommand,  # `create_for` gets one
-    ) -> str:
-        if first and self._traceparent:  # the command's span, which it is to know, begins later
-            return await provider.create(spec)
+        first: FirstCommand | None = None,
+    ) -> Box:
+        if self._traceparent:  # the command's span, which it is to know, begins later
+            first = None
         attributes, began, outcome = self._of(provider, spec.tags), time.monotonic(), "cancelled"
         try:
             with self._span(provider, "create", None) as span:
-                sandbox_id = await create(spec, *first)
-                span.set_attribute("sandboxkit.sandbox.id", sandbox_id)
+                box = self._boxed(await create(spec, first))
+                span.set_attribute("sandboxkit.sandbox.id", box.id)
             outcome = "started"
         except Exception as error:
             outcome = type(error).__name__
@@ -144,30 +154,29 @@ class Telemetry:
             counted = {**attributes, "sandboxkit.outcome": outcome}
             self._starts.add(1, counted)
             self._start_seconds.record(time.monotonic() - began, counted)
-        self._living[sandbox_id] = attributes
+        self._living[box.id] = attributes
         self._alive.add(1, attributes)
-        return sandbox_id
+        return box
 
     async def _executed(
         self,
-        provider: Provider,
+        box: Box,
         name: str,
         run: Callable[..., Awaitable[Exit]],
-        sandbox_id: str,
         *given: Any,  # Any: `exec` gets a command, `run_python` code before it
     ) -> Exit:
         *code, command, output = given
         assert isinstance(command, Command)
         program = "python" if code else os.path.basename(command.argv[0])
-        attributes = self._living.get(sandbox_id) or self._of(provider, {})
+        attributes = self._living.get(box.id) or self._of(box.provider, {})
         began, ending = time.monotonic(), "killed"
         try:
             with self._span(
-                provider, name, sandbox_id, **{"process.executable.name": program}
+                box.provider, name, box, **{"process.executable.name": program}
             ) as span:
                 if self._traceparent:
                     command = replace(command, env={**_carried(), **command.env})
-                end = await run(sandbox_id, *code, command, output)
+                end = await run(*code, command, output)
                 ending = "exited" if end.ending is None else end.ending.value
                 span.set_attribute("process.exit.code", end.status)
                 span.set_attribute("sandboxkit.ending", ending)
@@ -182,39 +191,37 @@ class Telemetry:
     # Any: arguments and results of several calls.
     async def _called(
         self,
-        provider: Provider,
+        box: Box,
         name: str,
         call: Callable[..., Awaitable[Any]],
-        sandbox_id: str,
         *given: Any,
         **more: Any,
     ) -> Any:
         about = {"file.path": str(given[0])} if name in _PATHS and given else {}
-        with self._span(provider, name, sandbox_id, **about):
-            result = await call(sandbox_id, *given, **more)
+        with self._span(box.provider, name, box, **about):
+            result = await call(*given, **more)
         if name == "delete":
-            self._ended(sandbox_id, "stopped")
+            self._ended(box.id, "stopped")
         return result
 
     async def _archived(
         self,
-        provider: Provider,
+        box: Box,
         name: str,
         archive: Callable[..., AsyncGenerator[bytes, None]],
-        sandbox_id: str,
         path: str,
         **options: int,
     ) -> AsyncGenerator[bytes, None]:
         attributes = {
-            "sandboxkit.provider": provider.name,
-            "sandboxkit.sandbox.id": sandbox_id,
+            "sandboxkit.provider": box.provider.name,
+            "sandboxkit.sandbox.id": box.id,
             "file.path": path,
         }
         # Not the current span: a generator runs in the contexts of its readers.
         span = self._tracer.start_span(
             f"sandboxkit {name}", kind=SpanKind.CLIENT, attributes=attributes
         )
-        chunks = archive(sandbox_id, path, **options)
+        chunks = archive(path, **options)
         try:
             async for chunk in chunks:
                 yield chunk

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import anyio
 
-from sandboxkit import _forks
+from sandboxkit._life import _forks
+from sandboxkit._life._work import start_detached
 from sandboxkit._operation import Operation
-from sandboxkit._work import start_detached
 from sandboxkit.errors import CommandStartError, CommandTimeoutError, SandboxError
 
 if TYPE_CHECKING:

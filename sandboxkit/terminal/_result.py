@@ -3,9 +3,11 @@
 import re
 from dataclasses import dataclass
 
+from sandboxkit._calls._foreign_names import foreign_names
 from sandboxkit.terminal._plain import plain
 
 
+@foreign_names
 @dataclass(frozen=True, slots=True)
 class TerminalResult:
     """A terminal's output since its previous result, and the state of its command."""

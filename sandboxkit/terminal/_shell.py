@@ -1,7 +1,13 @@
-"""The processes of a terminal: its bash, its output, and the separate stream of status reports."""
+"""The processes of a terminal: its bash, its output, and the separate stream of status reports.
+
+A terminal is two commands. `SHELL` runs an interactive bash on a PTY, and outlives it. `REPORTS` reads a FIFO, to
+which that bash writes when a command begins and how it ends. A command is stored as a file before a line is typed
+that runs it, so the output has nothing of all this but marks, which `UnreadOutput` removes.
+"""
 
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,9 +17,7 @@ import anyio
 from sandboxkit._operation import Operation
 from sandboxkit._process import Process
 from sandboxkit.errors import CommandStartError, SandboxError, TerminalError
-from sandboxkit.terminal import _scripts
 from sandboxkit.terminal._managed import CALL_SECONDS, END_SECONDS, Processes
-from sandboxkit.terminal._unread import UnreadOutput
 from sandboxkit.types import PtySize
 
 if TYPE_CHECKING:
@@ -73,11 +77,11 @@ class Shell(Processes):
     async def open(self) -> None:
         """Start the shell. Raises CommandStartError if the sandbox lacks a program that it needs."""
         self._reports = self._exec(
-            _scripts.REPORTS,
+            REPORTS,
             self._mark,
-            _scripts.BEGIN,
-            _scripts.END,
-            _scripts.PROMPT,
+            BEGIN,
+            END,
+            PROMPT,
             stdin=True,
         )
         self._tasks.append(Operation(self._listen(self._reports)))
@@ -85,7 +89,7 @@ class Shell(Processes):
             await self.change()
         if self._place is not None:
             self._bash = self._sandbox.exec(
-                ["bash", "-c", _scripts.SHELL, "bash", self._folder, self._mark],
+                ["bash", "-c", SHELL, "bash", self._folder, self._mark],
                 cwd=self._cwd,
                 env=self._variables,
                 user=self._user,
@@ -107,7 +111,7 @@ class Shell(Processes):
 
         Raises TerminalError if it cannot be stored.
         """
-        stored = await self._exec(_scripts.STORE, stdin=command, timeout=CALL_SECONDS)
+        stored = await self._exec(STORE, stdin=command, timeout=CALL_SECONDS)
         if stored.returncode == 99:
             self.ended = True
             raise TerminalError(
@@ -122,7 +126,7 @@ class Shell(Processes):
         if self.ended:  # while the command was stored
             self.missed = True
             return
-        await self._write(_scripts.typed(self._place, self.status))
+        await self._write(typed(self._place, self.status))
 
     async def type(self, data: bytes) -> None:
         """Type into the terminal; the running command reads the data, or the shell if it is idle."""
@@ -140,7 +144,7 @@ class Shell(Processes):
 
     async def kill(self) -> None:
         """Kill the terminal's foreground process group, unless it is the shell's."""
-        await self._exec(_scripts.KILL, str(self._pid), timeout=CALL_SECONDS)
+        await self._exec(KILL, str(self._pid), timeout=CALL_SECONDS)
 
     async def resize(self, size: PtySize) -> None:
         """Set the size of the terminal."""
@@ -162,7 +166,7 @@ class Shell(Processes):
     async def _close(self, at_once: bool) -> None:
         if self._bash is not None and self._bash.done() and self.failure is None:
             with suppress(SandboxError):
-                await self._exec(_scripts.SWEEP, timeout=END_SECONDS)
+                await self._exec(SWEEP, timeout=END_SECONDS)
         elif self._bash is not None:
             self._bash.kill()
             await _over(self._bash)
@@ -249,3 +253,202 @@ class Shell(Processes):
 async def _over(process: Process) -> None:
     with suppress(SandboxError):
         await process
+
+
+REPORTS = r"""
+umask 077
+command -v stty >/dev/null || { echo 'stty: not found' >&2; exit 1; }
+mkdir -- "$1" && mkfifo -- "$1/status" || exit 1
+printf -v place %q "$1"
+text=${3//@PLACE@/"$place"}
+printf %s "$text" >"$1/begin"
+text=${4//@PLACE@/"$place"}
+printf %s "$text" >"$1/end"
+text=${5//@PLACE@/"$place"}
+printf %s "${text//@MARK@/"$2"}" >"$1/prompt" || exit 1
+exec 9<>"$1/status"
+printf 'place %s\n' "$place"
+cat <&9 &
+reports=$!
+{
+  while read -t 1 -r _ || [ "$?" -gt 128 ]; do [ -p "$1/status" ] || break; done
+  kill "$reports"
+} <&0 9<&- &
+wait "$reports"
+kill "$!"
+rm -rf -- "$1"
+"""
+"""Arguments: the folder, the prefix of marks, then BEGIN, END and PROMPT. It prints the reports. It
+removes the folder and exits at the end of its input, or if the FIFO is gone."""
+
+BEGIN = r"""
+__sandboxkit=$(<@PLACE@/command)
+builtin printf 'begin\n' >@PLACE@/status
+return "$1"
+"""
+"""Sourced before a command; $1 is the status of the previous command."""
+
+END = r"""
+__sandboxkit_status=$1
+unset __sandboxkit
+PROMPT_COMMAND='{ . @PLACE@/prompt "$?" || :; } 2>/dev/null'
+"""
+"""Sourced after a command, unless it was interrupted; $1 is its status."""
+
+PROMPT = r"""
+if [[ /dev/stdin -ef @PLACE@/terminal ]]; then
+  if [[ -e @PLACE@/flush ]]; then
+    command rm -f @PLACE@/flush
+    builtin read -r -t 0 && builtin read -r -N 4096 -t 0.05 __sandboxkit
+  fi
+  unset HISTFILE __sandboxkit
+  set +o history +o emacs +o vi || :
+  PS1='\[\]' PS2='\[\]'
+  export PROMPT_COMMAND='{ . @PLACE@/prompt "$?" || :; } 2>/dev/null'
+  command stty sane -echo -onlcr </dev/tty || :
+  __sandboxkit_count=$((${__sandboxkit_count-0} + 1))
+  builtin printf '@MARK@%s.%s\a' "$$" "$__sandboxkit_count" >/dev/tty || :
+  builtin printf 'prompt %s %s %s.%s\n' "${__sandboxkit_status-$1}" "$$" "$$" \
+    "$__sandboxkit_count" >@PLACE@/status || :
+  unset __sandboxkit_status
+fi
+"""
+"""Sourced before each prompt by every bash on this terminal, and by no other bash.
+
+PS1 prints nothing but is not empty, because some profiles do nothing if it is empty."""
+
+SHELL = r"""
+ln -s -- "$(tty)" "$1/terminal" || exit 1
+trap : INT QUIT HUP
+exec 8>&2 2>/dev/null
+PROMPT_COMMAND=". $1/prompt 0" bash --norc --noprofile --noediting -i 2>&8 8>&-
+status=$?
+printf "$2%s\a" "$$" >/dev/tty
+printf 'ended %s 0 %s\n' "$status" "$$" >"$1/status"
+while :; do sleep 1000; done
+"""
+"""Starts the shell and outlives it; killing this process also kills the shell's remaining processes."""
+
+STORE = r"""
+cat >"$1/command" || exit 99
+LC_ALL=C exec bash --norc -O extglob -n <"$1/command" 2>&1
+"""
+"""Stores a command and checks its syntax, so that no part of an unparsable command runs."""
+
+KILL = r"""
+IFS= read -r stat <"/proc/$2/stat" || exit 0
+folder=$1
+set -- ${stat##*) }
+if [ "$6" -gt 1 ] && [ "$6" != "$3" ]; then
+  : >"$folder/flush"
+  kill -KILL -- "-$6"
+fi
+exit 0
+"""
+"""Kills the foreground process group of the terminal unless it is the shell's own ($2 is its pid).
+Input that the group has not read is discarded before the shell can read it."""
+
+SWEEP = r"""
+for _ in 1 2 3; do
+  for each in /proc/[0-9]*; do
+    grep -qsF "$1" "$each/environ" && kill -KILL "${each#/proc/}" 2>/dev/null
+  done
+done
+rm -rf -- "$1"
+"""
+"""Kills the remaining processes, found by their environment, if the first process was killed."""
+
+
+def typed(place: str, status: int) -> bytes:
+    """Return the line that makes the shell run the stored command, with `$?` set to `status`."""
+    then = "||" if status else "&&"
+    return (
+        f"\x15 {{ . {place}/begin {status}; }} 2>/dev/null{then}"
+        f'eval -- "$__sandboxkit";{{ . {place}/end "$?"||:; }} 2>/dev/null\n'
+    ).encode()
+
+
+_LONGEST = 64
+"""The longest mark, in bytes after its prefix."""
+_REMEMBERED = 16
+
+
+class UnreadOutput:
+    """Output in order of arrival; over `limit` bytes it loses its middle.
+
+    A mark consists of `prefix`, at most 63 bytes, and BEL. It is removed from the output, and proves that all output
+    before it has arrived.
+    """
+
+    def __init__(self, limit: int, prefix: bytes) -> None:
+        self._half, self._limit, self._prefix = limit // 2, limit, prefix
+        self._data, self._dropped = bytearray(), False
+        self._held = b""  # possibly the beginning of a mark
+        self._marks: deque[bytes] = deque(maxlen=_REMEMBERED)
+
+    def feed(self, chunk: bytes) -> None:
+        """Add a chunk of terminal output, and extract its marks."""
+        data, done = self._held + chunk, 0
+        while (at := data.find(self._prefix, done)) >= 0:
+            begin = at + len(self._prefix)
+            end = data.find(b"\a", begin, begin + _LONGEST)
+            if end < 0 and len(data) - begin < _LONGEST:
+                break
+            if end < 0:
+                self._add(data[done:begin])  # too long for a mark, so it is output
+                done = begin
+            else:
+                self._marks.append(data[begin:end])
+                self._add(data[done:at])
+                done = end + 1
+        held = _overlap(data[done:], self._prefix) if at < 0 else len(data) - at
+        self._add(data[done : len(data) - held])
+        self._held = data[len(data) - held :]
+
+    def finish(self) -> None:
+        """Add a possible beginning of a mark as output, because no more data follows."""
+        self._add(self._held)
+        self._held = b""
+
+    def marked(self, mark: bytes) -> bool:
+        """Return whether the mark has arrived; if so, forget it and all earlier marks.
+
+        Each mark counts once, because a shell started by `exec` keeps the pid of the shell that it
+        replaces and numbers its marks from 1 again.
+        """
+        if mark not in self._marks:
+            return False
+        while self._marks.popleft() != mark:
+            pass
+        return True
+
+    def look(self) -> bytes:
+        """Return all output without removing it."""
+        self._trim()
+        return bytes(self._data)
+
+    def take(self, size: int | None = None) -> tuple[bytes, bool]:
+        """Remove and return the first `size` bytes, or all; also return whether output was dropped."""
+        self._trim()
+        taken, dropped = bytes(self._data[:size]), self._dropped
+        del self._data[: len(taken)]
+        self._dropped = dropped and bool(self._data)
+        return taken, dropped
+
+    def _add(self, data: bytes) -> None:
+        self._data += data
+        if len(self._data) > 2 * self._limit:
+            self._trim()
+
+    def _trim(self) -> None:
+        if len(self._data) > self._limit:
+            del self._data[self._limit - self._half : len(self._data) - self._half]
+            self._dropped = True
+
+
+def _overlap(data: bytes, prefix: bytes) -> int:
+    """Return how many bytes at the end of `data` are the beginning of `prefix`."""
+    for size in range(min(len(data), len(prefix) - 1), 0, -1):
+        if data.endswith(prefix[:size]):
+            return size
+    return 0

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from sandboxkit import _arguments
-from sandboxkit._misuse import explained
+from sandboxkit._calls import _arguments
+from sandboxkit._calls._arguments import explained
+from sandboxkit._calls._foreign_names import foreign_names
 from sandboxkit._operation import Operation
 from sandboxkit.errors import TerminalError
 from sandboxkit.terminal._managed import ManagedProcess
@@ -28,6 +29,7 @@ _PAUSE = 0.02
 
 
 @explained
+@foreign_names
 class Terminal(ManagedProcess[Shell]):
     """A persistent bash in a sandbox. Made by `Sandbox.terminal()`; it starts on first use.
 

@@ -14,14 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxkit import (
-    ConfigurationError,
-    ProcessResult,
-    Sandbox,
-    SandboxError,
-    Session,
-    _tags,
-)
+from sandboxkit import ConfigurationError, ProcessResult, Sandbox, SandboxError, Session, _tags
 from sandboxkit.options import SpecOptions
 from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance import ProviderConformance

@@ -3,10 +3,11 @@
 import os
 import posixpath
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
-from sandboxkit.errors import ConfigurationError
+from sandboxkit.errors import ConfigurationError, SandboxFileNotFoundError
+from sandboxkit.provider import Box
 from sandboxkit.transfers import _archive
 
 
@@ -17,15 +18,23 @@ def upload(
     seen: _archive.Seen = _archive.unseen,
 ) -> Operation[None]:
     """Upload a file or a folder; see `Sandbox.upload`. `seen` is told of the progress."""
-    remote, source = _arguments.path(remote), _arguments.local_path("local", local)
+    remote = _arguments.path(remote, "remote", relative=True)
+    source = _arguments.local_path("local", local)
     if not os.path.exists(source):
-        raise ConfigurationError(f"cannot upload {source!r}: there is no such file here")
-    folder, name = (remote, None) if os.path.isdir(source) else posixpath.split(remote)
-    if name == "":
+        raise ConfigurationError(
+            f"cannot upload {source!r}: there is no such file on this machine; the call is upload(local, remote)"
+        )
+    is_folder = os.path.isdir(source)
+    if not is_folder and remote.endswith("/"):
         raise ConfigurationError(f"remote={remote!r} is a folder; add the file's name to it")
+
+    async def send(box: Box, place: str) -> None:
+        folder, name = (place, None) if is_folder else posixpath.split(place)
+        await _archive.upload(box, source, folder, name, seen)
+
     life.refuse_ended()
-    sent = life.call(lambda box: _archive.upload(life.provider, box, source, folder, name, seen))
-    return Operation(sent, of=life)
+    sent = life.on_paths(send, remote, changes=True)
+    return Operation(sent, of=life, title=f"upload({source!r}, {remote!r})")
 
 
 def download(
@@ -36,10 +45,19 @@ def download(
     max_files: int,
 ) -> Operation[_archive.Transfer]:
     """Download a file or a folder; see `Sandbox.download`."""
-    remote, target = _arguments.path(remote), _arguments.local_path("local", local)
+    remote = _arguments.path(remote, "remote", relative=True)
+    target = _arguments.local_path("local", local)
     limits = _archive.DownloadLimits(
         _arguments.size("max_bytes", max_bytes), _arguments.size("max_files", max_files)
     )
     life.refuse_ended()
-    received = life.call(lambda box: _archive.receive(life.provider, box, remote, target, limits))
-    return Operation(received, of=life)
+
+    async def receive(box: Box, place: str) -> _archive.Transfer:
+        try:
+            return await _archive.receive(box, place, target, limits)
+        except SandboxFileNotFoundError as error:
+            error.args = (f"{error}; the call is download(remote, local)",)
+            raise
+
+    received = life.on_paths(receive, remote)
+    return Operation(received, of=life, title=f"download({remote!r}, {target!r})")

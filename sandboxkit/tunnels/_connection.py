@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 from anyio.abc import ByteStream
 
-from sandboxkit import _arguments, _forks
+from sandboxkit._calls import _arguments
+from sandboxkit._life import _forks
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit.errors import SandboxError
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 from sandboxkit.tunnels._context_task import ClosedOnExit, ContextTask, opened
 
 _CLOSE_SECONDS = 2.0
@@ -105,9 +106,9 @@ def connect(life: Lifecycle, port: int) -> Operation[PortConnection]:
 
     @asynccontextmanager
     async def connected(
-        provider: Provider, sandbox_id: str, hold: ContextTask[PortConnection]
+        box: Box, hold: ContextTask[PortConnection]
     ) -> AsyncIterator[PortConnection]:
-        stream = await provider.connect(sandbox_id, port)
+        stream = await box.connect(port)
         try:
             yield PortConnection(stream, hold.leave)
         finally:

@@ -8,10 +8,10 @@ from typing import Generic, Self, TypeVar
 
 import anyio
 
+from sandboxkit._life._work import UndoneError, Work, leaf_of, start_detached
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
-from sandboxkit._work import UndoneError, Work, leaf_of, start_detached
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class ContextTask(Generic[T]):
     def __init__(
         self,
         life: Lifecycle,
-        enter: Callable[[Provider, str, "ContextTask[T]"], AbstractAsyncContextManager[T]],
+        enter: Callable[[Box, "ContextTask[T]"], AbstractAsyncContextManager[T]],
     ) -> None:
         """`enter` returns the context manager; its arguments are the provider, the sandbox's id and this
         object."""
@@ -31,13 +31,13 @@ class ContextTask(Generic[T]):
         self._entered, self._left = anyio.Event(), anyio.Event()
         self._work: Work | None = None
 
-    async def open(self, sandbox_id: str | None = None) -> T:
+    async def open(self, box: Box | None = None) -> T:
         """Enter the context and return its value, or raise its error.
 
-        `sandbox_id` is the id of a sandbox whose start is in progress. None: start the sandbox if needed.
+        `box` is a sandbox whose start is in progress. None: start the sandbox if needed.
         Raises SandboxTerminatedError if the sandbox stops meanwhile.
         """
-        self._work = work = await self._life.attach(self._run, sandbox_id)
+        self._work = work = await self._life.attach(self._run, box)
         try:
             await self._entered.wait()
             if not self._values:
@@ -64,9 +64,9 @@ class ContextTask(Generic[T]):
         if self._work is not None:
             self._work.cancel()
 
-    async def _run(self, sandbox_id: str) -> None:
+    async def _run(self, box: Box) -> None:
         try:
-            async with self._enter(self._life.provider, sandbox_id, self) as value:
+            async with self._enter(box, self) as value:
                 self._values.append(value)
                 self._entered.set()
                 await self._left.wait()
@@ -78,7 +78,7 @@ class ContextTask(Generic[T]):
 
 def opened(
     life: Lifecycle,
-    enter: Callable[[Provider, str, ContextTask[T]], AbstractAsyncContextManager[T]],
+    enter: Callable[[Box, ContextTask[T]], AbstractAsyncContextManager[T]],
 ) -> Operation[T]:
     """Open a context for a sandbox in the background and return its value; see `ContextTask`."""
     life.refuse_ended()

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.abc import TaskGroup
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit.errors import PortError, ProviderUnavailableError
-from sandboxkit.provider import Provider, close_in_forks
+from sandboxkit.provider import Box, close_in_forks
 from sandboxkit.tunnels import _pump
 from sandboxkit.tunnels._context_task import ContextTask, LoopbackPort, opened
 
@@ -38,10 +38,8 @@ def expose(life: Lifecycle, port: int, host_port: int) -> Operation[Exposed]:
     host_port = _arguments.port("host_port", host_port, least=0)
 
     @asynccontextmanager
-    async def exposed(
-        provider: Provider, sandbox_id: str, hold: ContextTask[Exposed]
-    ) -> AsyncIterator[Exposed]:
-        await provider.check_ports(sandbox_id)
+    async def exposed(box: Box, hold: ContextTask[Exposed]) -> AsyncIterator[Exposed]:
+        await box.check_ports()
         taken: asyncio.Queue[_Pair] = asyncio.Queue()
         server = await asyncio.start_server(
             lambda *pair: taken.put_nowait(pair), "127.0.0.1", host_port, backlog=_BACKLOG
@@ -50,7 +48,7 @@ def expose(life: Lifecycle, port: int, host_port: int) -> Operation[Exposed]:
             for sock in server.sockets:
                 close_in_forks(sock)
             async with anyio.create_task_group() as group:
-                group.start_soon(_carry_all, taken, group, provider, sandbox_id, port)
+                group.start_soon(_carry_all, taken, group, box, port)
                 yield Exposed(hold, server.sockets[0].getsockname()[1])
                 group.cancel_scope.cancel()
         finally:
@@ -61,29 +59,26 @@ def expose(life: Lifecycle, port: int, host_port: int) -> Operation[Exposed]:
     return opened(life, exposed)
 
 
-async def _carry_all(
-    taken: "asyncio.Queue[_Pair]", group: TaskGroup, provider: Provider, sandbox_id: str, port: int
-) -> None:
+async def _carry_all(taken: "asyncio.Queue[_Pair]", group: TaskGroup, box: Box, port: int) -> None:
     while True:
         reader, writer = await taken.get()
         _pump.guard(writer)
-        group.start_soon(_carry, reader, writer, provider, sandbox_id, port)
+        group.start_soon(_carry, reader, writer, box, port)
 
 
 async def _carry(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    provider: Provider,
-    sandbox_id: str,
+    box: Box,
     port: int,
 ) -> None:
     # Every other error ends the whole port: the sandbox has ended, or its ports cannot be reached.
     try:
         try:
-            stream = await provider.connect(sandbox_id, port)
+            stream = await box.connect(port)
         except BaseException:
             _pump.reset(writer)
             raise
         await _pump.join(stream, reader, writer)
     except* (OSError, anyio.BrokenResourceError, PortError, ProviderUnavailableError) as errors:
-        _log.debug("a connection to port %d of %s: %r", port, sandbox_id, errors)
+        _log.debug("a connection to port %d of %s: %r", port, box.id, errors)

@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 import anyio
 from anyio.abc import ByteStream, TaskGroup
 
-from sandboxkit import _arguments
+from sandboxkit._calls import _arguments
 from sandboxkit._lifecycle import Lifecycle
 from sandboxkit._operation import Operation
 from sandboxkit.egress._shares import FILES
 from sandboxkit.errors import ConfigurationError, ProviderUnavailableError
-from sandboxkit.provider import PortListener, Provider
+from sandboxkit.provider import Box, PortListener
 from sandboxkit.tunnels import _pump
 from sandboxkit.tunnels._connection import PortConnection
 from sandboxkit.tunnels._context_task import ContextTask, LoopbackPort, opened
@@ -111,15 +111,15 @@ def _carrier(to: str | Handler) -> Address | HandlerRunner:
 def serve(life: Lifecycle, port: int, to: str | Handler) -> Operation[Served]:
     """Listen inside a sandbox and forward to this process; see `Sandbox.serve`."""
     port, carrier = _arguments.port("port", port, least=0), _carrier(to)
-    return opened(life, lambda provider, box, hold: listening(provider, box, port, carrier, hold))
+    return opened(life, lambda box, hold: listening(box, port, carrier, hold))
 
 
 @asynccontextmanager
 async def listening(
-    provider: Provider, sandbox_id: str, port: int, to: Carrier, hold: ContextTask[Served]
+    box: Box, port: int, to: Carrier, hold: ContextTask[Served]
 ) -> AsyncIterator[Served]:
     """Listen on a port of a sandbox and pass its connections to `to`, until the context is left."""
-    listener = await provider.listen(sandbox_id, port)
+    listener = await box.listen(port)
     try:
         async with anyio.create_task_group() as group:
             for _ in range(_ACCEPTS):

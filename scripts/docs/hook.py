@@ -1,6 +1,8 @@
-"""MkDocs hook: adds the generated pages, sets the navigation and rewrites links that leave docs/."""
+"""MkDocs hook: makes the navigation, the generated pages, links out of docs/, and Markdown beside the pages."""
 
+import posixpath
 import re
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ import places
 import reference
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 DOCS = places.ROOT / "docs"
-FIRST = ["index.md", "calls.md", "providers.md", "command-line.md"]
+FIRST = ["index.md", "start.md", "calls.md", "where-it-runs.md", "providers.md", "command-line.md"]
 REFERENCE = ["options.md", "reference/command-line.md"]
 MEASURED = [
     "benchmarks.md",
@@ -27,33 +30,45 @@ PROJECT = {path: page for path, page in places.PROJECT.items() if page != "index
 
 ROW = re.compile(r"^\|.*$", re.MULTILINE)
 CODE = re.compile(r"`[^`]*`")
+DOCSTRINGS = re.compile(r"^::: (\S+)(?:\n    .*)*", re.MULTILINE)
+ITEM = re.compile(r"^- \[[^]]*\]\(([^)]+)\)", re.MULTILINE)
 
 _repository: dict[str, str] = {}
 """Maps the page of each file outside docs/ to the file's path in the repository."""
 
+_ordered: list[Page] = []
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Set the navigation. Pages in docs/ that no list here names are put among the guides."""
-    loose = sorted(path.name for path in DOCS.glob("*.md"))
-    named = {*FIRST, *REFERENCE, *MEASURED}
-    guides = [*_folder("guides"), *(name for name in loose if name not in named)]
+    """Set the navigation. The strict build fails for a page in docs/ that is not in it."""
     api = [f"reference/{name}.md" for name in reference.entries()]
+    (concepts,) = _linked("concepts").values()
     config.nav = [
-        {"Start": [name for name in FIRST if name in loose]},
-        *([{"Concepts": concepts}] if (concepts := _folder("concepts")) else []),
-        {"Guides": guides},
+        {"Start": FIRST},
+        {"Concepts": ["concepts/index.md", *concepts]},
+        {
+            "Guides": [
+                "guides/index.md",
+                *({each: pages} for each, pages in _linked("guides").items()),
+            ]
+        },
         {
             "Reference": [
                 "reference/index.md",
-                *(name for name in REFERENCE if name in loose or "/" in name),
+                *REFERENCE,
                 {"API": api},
                 f"reference/{reference.SETTINGS}.md",
             ]
         },
-        {"Measured": [name for name in MEASURED if name in loose]},
+        {"Measured": MEASURED},
         {"Project": list(PROJECT.values())},
     ]
     return config
+
+
+def on_nav(nav: Navigation, **_: Any) -> None:
+    """Keep the order of the pages, for `llms.txt`."""
+    _ordered[:] = nav.pages
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -88,19 +103,32 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     return places.rewritten(markdown, path, lambda _: None)
 
 
+def on_env(env: Any, config: MkDocsConfig, files: Files) -> None:  # Any: Jinja's, not used
+    """Write the Markdown of each page beside it, and `llms.txt`, which lists the pages."""
+    site = Path(config.site_dir)
+    for file in files.documentation_pages():
+        text = file.page.markdown if file.page else None
+        beside = site / file.src_uri
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(DOCSTRINGS.sub(r"- `python -m pydoc \1` prints it", text or ""))
+    lines = [f"# {config.site_name}\n\n> {config.site_description}\n"]
+    for section, pages in groupby(_ordered, key=lambda page: page.ancestors[-1].title):
+        lines.append(f"\n## {section}\n\n")
+        lines += [f"- [{page.title}]({page.file.src_uri})\n" for page in pages]
+    (site / "llms.txt").write_text("".join(lines))
+
+
 def _bars(row: re.Match[str]) -> str:
     """Unescape the bars in a table row's code: MkDocs, unlike other renderers, needs no escapes there."""
     return CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0])
 
 
-def _folder(name: str) -> list[str]:
-    """List a folder's pages: the index, then those it links to in its order, then the others."""
-    found = sorted(path.relative_to(DOCS).as_posix() for path in (DOCS / name).rglob("*.md"))
-    index = f"{name}/index.md"
-    text = (DOCS / index).read_text() if index in found else ""
-    return sorted(found, key=lambda each: (each != index, _position(text, Path(each).name)))
-
-
-def _position(text: str, name: str) -> int:
-    found = text.find(f"]({name}")
-    return found if found >= 0 else len(text)
+def _linked(folder: str) -> dict[str, list[str]]:
+    """Map each heading of a folder's index to the pages of its list, in their order."""
+    text = (DOCS / folder / "index.md").read_text()
+    groups = [each.partition("\n") for each in re.split(r"^#+ ", text, flags=re.MULTILINE)[1:]]
+    found = {
+        title: [posixpath.normpath(f"{folder}/{name}") for name in ITEM.findall(body)]
+        for title, _, body in groups
+    }
+    return {title: pages for title, pages in found.items() if pages}

@@ -41,7 +41,19 @@ OF_THE_OPTIONS = """
 The keywords that describe a sandbox are the [options](../options.md), each with its meaning, its
 default and the providers that honour it.
 """
-INHERITED = "    options: {inherited_members: true}\n"
+INHERITED = "inherited_members: true"
+MADE = {
+    "Sandbox",
+    "Process",
+    "Snapshot",
+    "Terminal",
+    "Kernel",
+    "Exposed",
+    "Served",
+    "PortConnection",
+}
+"""Classes whose objects other calls make: their constructors are not shown."""
+NO_CONSTRUCTOR = 'merge_init_into_class: false, filters: ["!^_[^_]", "!^__(init|new)__$"]'
 
 
 def exported(module: str) -> list[str]:
@@ -88,7 +100,7 @@ def pages() -> dict[str, str]:
 
 def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
     parts = [f"# {title}\n"]
-    options = INHERITED if name in ("terminal", "kernel") else ""
+    inherited = [INHERITED] if name in ("terminal", "kernel") else []
     if name in ("session", "sandbox"):
         parts.append(OF_THE_OPTIONS)
     for module, names in modules.items():
@@ -97,7 +109,9 @@ def _page(name: str, title: str, modules: dict[str, list[str]]) -> str:
             parts.append(f"\n{docstring}\n")
         if module != "sandboxkit":
             parts.append(f"\nImport from `{module}`.\n")
-        parts += [f"\n::: {module}.{each}\n{options}" for each in names]
+        for each in names:
+            options = ", ".join([*inherited, *([NO_CONSTRUCTOR] if each in MADE else [])])
+            parts.append(f"\n::: {module}.{each}\n    options: {{{options}}}\n")
     return "".join(parts)
 
 

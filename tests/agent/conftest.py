@@ -16,13 +16,12 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from sandboxkit.errors import SandboxNotFoundError
-from sandboxkit.provider import Provider
+from sandboxkit import provider as contract
+from sandboxkit.provider import FirstCommand, no_sandbox
 from sandboxkit.providers._agent import binary
+from sandboxkit.providers._agent.box import AgentBox, AgentProvider
 from sandboxkit.providers._agent.client import AgentClient
-from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import agent_flags, config_of
-from sandboxkit.providers._agent.provider import AgentProvider
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import Command, Exit, SandboxInfo, SandboxSpec, StdinItem
 from tests import process_list
@@ -32,75 +31,79 @@ from tests.data_here import beside
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid() != 0:
     NAMESPACE.append("--map-root-user")
-AGENT = binary.path().name
-"""Also what a reaper, which is a clone of the agent, is called."""
+AGENT = "agent-linux-"
+"""How the names of the agent, and of a reaper, which is a clone of the agent, begin."""
 PROGRAMS: dict[str, Any] = beside(__file__, "programs.toml")
 """The programs that the tests run inside: Python, shell, and trees of processes."""
 
 
-class NamespaceProvider(AgentProvider[Instance]):
-    """The smallest agent provider: a process namespace, and a socket for further clients."""
+class NamespaceBox(AgentBox):
+    """A process namespace with an agent, and a socket for further clients."""
 
-    name = "namespace"
+    def __init__(self, provider: "NamespaceProvider", sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
+        self.backend, self.socket = provider, provider.folder / sandbox_id
+        self.process: asyncio.subprocess.Process | None = None
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Instance)
-        self.folder = folder
-        self.processes: dict[str, asyncio.subprocess.Process] = {}
-
-    async def create(self, spec: SandboxSpec) -> str:
-        sandbox_id = f"ns{len(self.processes)}"
+    async def start(self, spec: SandboxSpec) -> None:
+        """Start its agent and become the owner."""
         ours, theirs = socket.socketpair()
         with socket.socket(socket.AF_UNIX) as listener, theirs:
-            listener.bind(str(self.folder / sandbox_id))
+            listener.bind(str(self.socket))
             listener.listen()
-            flags = agent_flags(spec, listen_fd=listener.fileno())
-            self.processes[sandbox_id] = await asyncio.create_subprocess_exec(
-                *NAMESPACE,
-                str(binary.path()),
-                *flags,
+            self.process = await asyncio.create_subprocess_exec(
+                *self._argv(spec, listener.fileno()),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 pass_fds=[listener.fileno()],
             )
-        stream = UnixStream(ours)
-        await self._attached(sandbox_id, stream, spec)
-        return sandbox_id
+        await self.attach(UnixStream(ours), config_of(spec))
 
-    async def _attached(
-        self, sandbox_id: str, stream: ByteStream, spec: SandboxSpec, *, lifeline: bool = True
-    ) -> None:
-        try:
-            await self._attach(sandbox_id, stream, config_of(spec), lifeline=lifeline)
-        except BaseException:
-            await self.delete(sandbox_id)
-            raise
+    def _argv(self, spec: SandboxSpec, listen_fd: int) -> list[str]:
+        """Return the command of an agent that has its owner's stream as stdin and stdout."""
+        return [*NAMESPACE, str(binary.path()), *agent_flags(spec, listen_fd=listen_fd)]
 
-    def _agent_pid(self, instance: Instance) -> int | None:
-        process = self.processes.get(instance.id)
-        if process is None or process.returncode is not None:
+    def _agent_pid(self) -> int | None:
+        if self.process is None or self.process.returncode is not None:
             return None
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return next(map(int, children.read_text().split()), None)
 
-    async def _connect(self, sandbox_id: str) -> ByteStream:
+    async def _connect(self) -> ByteStream:
         try:
-            return await UnixStream.connect(str(self.folder / sandbox_id))
+            return await UnixStream.connect(str(self.socket))
         except OSError as error:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}") from error
+            raise no_sandbox(self.id) from error
+
+    async def delete(self) -> None:
+        await self.forget()
+        if self.process is not None:
+            if self.process.returncode is None:
+                self.process.kill()
+            await self.process.wait()
+
+
+class NamespaceProvider(AgentProvider[NamespaceBox]):
+    """The smallest agent provider."""
+
+    name = "namespace"
+
+    def __init__(self, folder: Path, kind: type[NamespaceBox] = NamespaceBox) -> None:
+        vars(self)["box_type"] = kind
+        super().__init__()
+        self.folder = folder
+        self.made: list[NamespaceBox] = []
+
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> NamespaceBox:
+        box = self.box(f"ns{len(self.made)}")
+        self.made.append(box)
+        await box.start(spec)
+        return box
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         none: tuple[SandboxInfo, ...] = ()
         for info in none:
             yield info
-
-    async def delete(self, sandbox_id: str) -> None:
-        await self._forget(sandbox_id)
-        process = self.processes.get(sandbox_id)
-        if process is not None:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
 
 
 @contextmanager
@@ -165,19 +168,19 @@ async def at_start(run: Run, act: Callable[[], Awaitable[object]]) -> AsyncItera
         yield
 
 
-P = TypeVar("P", bound=Provider)
+BoxT = TypeVar("BoxT", bound=contract.Box)
 
 
-class Commands(Generic[P]):
-    """One sandbox, with shorter ways to call its provider."""
+class Commands(Generic[BoxT]):
+    """Shorter ways to run commands in the sandbox `inner`."""
 
-    def __init__(self, provider: P, sandbox_id: str) -> None:
-        self.provider, self.id = provider, sandbox_id
+    def __init__(self, inner: BoxT) -> None:
+        self.inner, self.id = inner, inner.id
 
     async def exec(self, *argv: str, run: Run | None = None, **options: object) -> Run:
         run = run or Run()
         command = Command(argv, **options)  # type: ignore[arg-type]  # the tests' own shorthand
-        run.exit = await self.provider.exec(self.id, command, run.output)
+        run.exit = await self.inner.exec(command, run.output)
         return run
 
     async def sh(self, script: str, run: Run | None = None, **options: object) -> Run:
@@ -197,21 +200,20 @@ class Commands(Generic[P]):
             group.cancel_scope.cancel()
 
 
-class Box(Commands[NamespaceProvider]):
+class Box(Commands[NamespaceBox]):
     """One sandbox of the provider of this folder."""
 
-    def __init__(self, provider: NamespaceProvider, sandbox_id: str, workdir: Path) -> None:
-        super().__init__(provider, sandbox_id)
-        self.workdir = workdir
+    def __init__(self, inner: NamespaceBox) -> None:
+        super().__init__(inner)
+        self.workdir = inner.backend.folder / "work"
 
     @property
     def client(self) -> AgentClient:
-        client = self.provider._known(self.id).client
-        assert client is not None
-        return client
+        assert self.inner.client is not None
+        return self.inner.client
 
     def agent_pid(self) -> int:
-        pid = self.provider._agent_pid(self.provider._known(self.id))
+        pid = self.inner._agent_pid()
         assert pid is not None
         return pid
 
@@ -220,7 +222,7 @@ class Box(Commands[NamespaceProvider]):
         return [
             each.args
             for each in process_list.parse((await self.exec(*process_list.COMMAND)).stdout)
-            if each.pid != 1 and each.state != "Z" and AGENT not in each.args
+            if each.pid != 1 and each.args and AGENT not in each.args
         ]
 
     async def settled(self, *lines: str) -> None:
@@ -232,9 +234,9 @@ class Box(Commands[NamespaceProvider]):
 
 async def made(provider: NamespaceProvider, **fields: object) -> Box:
     """Start a sandbox with a working directory beside its socket."""
-    workdir = provider.folder / "work"
-    spec = SandboxSpec(workdir=str(workdir), **fields)  # type: ignore[arg-type]  # a shorthand
-    return Box(provider, await provider.create(spec), workdir)
+    workdir = str(provider.folder / "work")
+    spec = SandboxSpec(workdir=workdir, **fields)  # type: ignore[arg-type]  # a shorthand
+    return Box(await provider.create(spec))
 
 
 @pytest.fixture
@@ -247,8 +249,8 @@ async def provider(anyio_backend: str) -> AsyncIterator[NamespaceProvider]:
         os.chmod(folder, 0o755)
         provider = NamespaceProvider(Path(folder))
         yield provider
-        for sandbox_id in tuple(provider.processes):
-            await provider.delete(sandbox_id)
+        for box in provider.made:
+            await box.delete()
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Self
 
 import anyio
-from anyio.abc import ByteStream
 
-from sandboxkit.errors import SandboxNotFoundError
-from sandboxkit.providers._hosted.agent import HostedAgentProvider, HostedInstance, ProgramStream
+from sandboxkit.provider import FirstCommand, no_sandbox
+from sandboxkit.providers._hosted.agent import HostedBox, HostedProvider, ProgramStream
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState
 from tests import process_list
 from tests.agent.conftest import NAMESPACE, Commands
@@ -71,88 +70,94 @@ class Program(ProgramStream):
         self.process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
 
 
-class Machines(HostedAgentProvider[HostedInstance]):
-    """A provider whose sandboxes are process namespaces that have a life without the agent."""
+class MachineBox(HostedBox):
+    """One machine: a process namespace that has a life without the agent."""
 
-    name = "machines"
+    def __init__(self, provider: "Machines", sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
+        self.backend = provider
 
-    def __init__(self, prepare: str = "true") -> None:
-        """`prepare` is what a machine's image does to it first."""
-        super().__init__(HostedInstance)
-        self._prepare = prepare
-        self.processes: dict[str, asyncio.subprocess.Process] = {}
-        self.programs: list[Program] = []
-        self.links: list[Program] = []
-        self._spawning = anyio.Lock()
-        """Held while a program is started, so that `delete` finds every program."""
-
-    def _grace(self, stream: ByteStream) -> float:
-        return 60.0
-
-    async def boot(self, sandbox_id: str) -> None:
+    async def start(self) -> None:
         """Start the machine, or start it again."""
         process = await asyncio.create_subprocess_exec(
-            *MACHINE, "sh", "-c", f"{self._prepare}; echo up; exec sleep 1000",
+            *MACHINE, "sh", "-c", f"{self.backend.prepare}; echo up; exec sleep 1000",
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
         assert await process.stdout.readline() == b"up\n"
-        self.processes[sandbox_id] = process
+        self.backend.processes[self.id] = process
 
-    async def halt(self, sandbox_id: str) -> None:
+    async def halt(self) -> None:
         """End the machine with all that is in it."""
-        process = self.processes.pop(sandbox_id, None)
+        process = self.backend.processes.pop(self.id, None)
         if process is not None:
             process.kill()
             await process.wait()
             process._transport.close()  # type: ignore[attr-defined]  # asyncio has no other way
 
-    async def create(self, spec: SandboxSpec) -> str:
-        sandbox_id = secrets.token_hex(6)
-        await self.boot(sandbox_id)
-        try:
-            await self._begin(sandbox_id, spec)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.delete(sandbox_id)
-            raise
-        return sandbox_id
-
-    async def program(self, sandbox_id: str, *argv: str) -> Program:
+    async def program(self, *argv: str) -> Program:
         """Run a program inside, as the vendor does; it is nobody's child there."""
-        async with self._spawning:
-            await self.get(sandbox_id)
-            pid, pipe = self.processes[sandbox_id].pid, asyncio.subprocess.PIPE
+        async with self.backend.spawning:
+            await self.info()
+            pid, pipe = self.backend.processes[self.id].pid, asyncio.subprocess.PIPE
             first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
             with anyio.CancelScope(shield=True):  # else it would be nobody's
                 process = await asyncio.create_subprocess_exec(
                     "nsenter", "--target", first, "--pid", "--mount", *argv,
                     stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
                 )  # fmt: skip
-                self.programs.append(Program(process, sandbox_id))
-            return self.programs[-1]
+                self.backend.programs.append(Program(process, self.id))
+            return self.backend.programs[-1]
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        link = await self.program(sandbox_id, *argv)
-        self.links.append(link)
+    async def _run(self, argv: tuple[str, ...]) -> ProgramStream:
+        link = await self.program(*argv)
+        self.backend.links.append(link)
         return link
 
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        if sandbox_id not in self.processes:
-            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}", provider=self.name)
-        return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, {})
+    async def info(self) -> SandboxInfo:
+        if self.id not in self.backend.processes:
+            raise no_sandbox(self.id)
+        return SandboxInfo(self.id, self.backend.name, SandboxState.RUNNING, {})
+
+    async def delete(self) -> None:
+        await self.forget()
+        await self.halt()
+        async with self.backend.spawning:
+            for program in self.backend.programs:
+                if program.sandbox_id == self.id:
+                    await program.aclose()
+
+
+class Machines(HostedProvider[MachineBox]):
+    """A provider whose sandboxes are machines."""
+
+    name = "machines"
+
+    def __init__(self, prepare: str = "true", kind: type[MachineBox] = MachineBox) -> None:
+        """`prepare` is what a machine's image does to it first."""
+        vars(self)["box_type"] = kind
+        super().__init__()
+        self.prepare = prepare
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.programs: list[Program] = []
+        self.links: list[Program] = []
+        self.spawning = anyio.Lock()
+        """Held while a program is started, so that `delete` finds every program."""
+
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> MachineBox:
+        box = self.box(secrets.token_hex(6))
+        await box.start()
+        try:
+            await box.begin(spec)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await box.delete()
+            raise
+        return box
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         for sandbox_id in list(self.processes):
-            yield await self.get(sandbox_id)
-
-    async def delete(self, sandbox_id: str) -> None:
-        await self._forget(sandbox_id)
-        await self.halt(sandbox_id)
-        async with self._spawning:
-            for program in self.programs:
-                if program.sandbox_id == sandbox_id:
-                    await program.aclose()
+            yield await self.box(sandbox_id).info()
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,14 +166,14 @@ class Machines(HostedAgentProvider[HostedInstance]):
         """Delete all machines. One that a test has halted is in no list, and may have programs to reap."""
         programs = {program.sandbox_id for program in self.programs}
         for sandbox_id in {*self.processes, *programs}:
-            await self.delete(sandbox_id)
+            await self.box(sandbox_id).delete()
 
 
-class Machine(Commands[Machines]):
+class Machine(Commands[MachineBox]):
     """One machine, with shorter ways to look into it."""
 
     async def program(self, *argv: str) -> Program:
-        return await self.provider.program(self.id, *argv)
+        return await self.inner.program(*argv)
 
     async def output_of(self, *argv: str) -> bytes:
         with anyio.fail_after(60):
@@ -184,4 +189,4 @@ class Machine(Commands[Machines]):
 
 
 async def started(machines: Machines, workdir: str = "/tmp", user: str | None = None) -> Machine:
-    return Machine(machines, await machines.create(SandboxSpec(workdir=workdir, user=user)))
+    return Machine(await machines.create(SandboxSpec(workdir=workdir, user=user)))

@@ -8,12 +8,13 @@ import anyio
 import pytest
 
 from sandboxkit.errors import ProviderUnavailableError, SandboxStartError, SandboxTerminatedError
-from sandboxkit.providers._agent import binary, heartbeat, provider
+from sandboxkit.providers._agent import binary, box
+from sandboxkit.providers._agent import client as connection
 from sandboxkit.providers._hosted import install
 from sandboxkit.providers._hosted.agent import ProgramStream
 from sandboxkit.types import SandboxSpec
 from tests.agent.conftest import PROGRAMS, Run, at_start, until
-from tests.agent.machines import OWN_FOLDERS, Machine, Machines, Program, started
+from tests.agent.machines import OWN_FOLDERS, Machine, MachineBox, Machines, Program, started
 from tests.components import needs_mounts
 
 pytestmark = [pytest.mark.anyio, needs_mounts("machines with users of their own")]
@@ -23,23 +24,27 @@ class VendorMachines(Machines):
     """Machines of a vendor whose daemon dies and comes back, and whose images greet."""
 
     def __init__(self, prepare: str = OWN_FOLDERS) -> None:
-        super().__init__(prepare)
+        super().__init__(prepare, _VendorBox)
         self.dead = False
         self.greets = ""
         self.awake = anyio.Event()
         self.awake.set()
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        if self.dead:
-            raise ProviderUnavailableError("connection refused", provider=self.name)
-        await self.awake.wait()
-        greeting = ("sh", "-c", f'{self.greets}; exec "$@"', "sh") if self.greets else ()
-        return await super()._run(sandbox_id, (*greeting, *argv))
-
     def die(self) -> None:
         self.dead = True
         for link in self.links:
             link.kill()
+
+
+class _VendorBox(MachineBox):
+    async def _run(self, argv: tuple[str, ...]) -> ProgramStream:
+        assert isinstance(self.provider, VendorMachines)
+        if self.provider.dead:
+            raise ProviderUnavailableError("connection refused")
+        await self.provider.awake.wait()
+        greets = self.provider.greets
+        greeting = ("sh", "-c", f'{greets}; exec "$@"', "sh") if greets else ()
+        return await super()._run((*greeting, *argv))
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +83,10 @@ async def test_a_kill_ends_one_command_completely(
     await neighbour.aclose()
 
 
-async def test_a_restart_is_not_the_commands_fault(
-    machine: Machine, machines: VendorMachines
-) -> None:
-    await machines.halt(machine.id)
+async def test_a_restart_is_not_the_commands_fault(machine: Machine) -> None:
+    await machine.inner.halt()
     await asyncio.sleep(0.05)  # a start is told from another by the kernel's ticks
-    await machines.boot(machine.id)
+    await machine.inner.start()
     with anyio.fail_after(60), pytest.raises(SandboxTerminatedError, match="restarted it") as ended:
         await machine.sh("true")
     assert not ended.value.by_command
@@ -116,21 +119,21 @@ async def test_another_process_reuses_the_agent(machine: Machine, machines: Vend
     other, unknown = Machines(), Machines()
     for each in (other, unknown):
         each.processes, each.programs = machines.processes, machines.programs
-    assert (await Machine(other, machine.id).sh("echo other")).stdout == b"other\n"
+    assert (await Machine(other.box(machine.id)).sh("echo other")).stdout == b"other\n"
     assert (await machine.agent()).pid == agent.pid
-    await other._forget(machine.id)
+    await other.box(machine.id).forget()
     await machine.output_of("sh", "-c", f"kill -9 {agent.pid}")
     with anyio.fail_after(60):
         while any("-beside" in each.args for each in await machine.listed()):
             await anyio.sleep(0.01)
     with anyio.fail_after(60), pytest.raises(ProviderUnavailableError, match="has no agent"):
-        await Machine(unknown, machine.id).sh("true")
+        await Machine(unknown.box(machine.id)).sh("true")
 
 
 async def sent_with_starts(machines: Machines) -> list[int]:
     """Start two sandboxes, one after the other; the bytes that go to each program first."""
     for _ in range(2):
-        await machines.delete(await machines.create(SandboxSpec(workdir="/tmp")))
+        await (await machines.create(SandboxSpec(workdir="/tmp"))).delete()
     return [link.sizes[0] for link in machines.links]
 
 
@@ -147,7 +150,7 @@ async def test_the_agent_is_sent_at_once_and_fits_the_machine(machines: VendorMa
     first, second = await sent_with_starts(machines)
     assert first == second > len(install.data_of(install.LIKELY))
     ours = install.baked_name() == install.baked_name("amd64")
-    machines._assumed_agents[""] = "arm64" if ours else "amd64"
+    machines.assumed_agents[""] = "arm64" if ours else "amd64"
     wrong, again, right = (await sent_with_starts(machines))[2:]
     assert wrong != again == right
 
@@ -188,7 +191,7 @@ async def test_a_stream_that_breaks_before_the_greeting_is_an_infrastructure_err
                 await started(breaking)
             breaking.processes = dict(machines.processes)
             with pytest.raises(ProviderUnavailableError, match="before its agent replied"):
-                await Machine(breaking, machine.id).sh("true")
+                await Machine(breaking.box(machine.id)).sh("true")
         breaking.processes.clear()
 
 
@@ -209,17 +212,17 @@ async def test_a_dead_daemon_is_reported_in_time_and_the_command_was_not_sent(
 ) -> None:
     assert (await machine.sh("echo on")).stdout == b"on\n"
     machines.die()
-    client = machines._known(machine.id).client
+    client = machine.inner.client
     assert client is not None
     await until(lambda: client._link.is_between)  # it has noticed
-    monkeypatch.setattr(provider, "_RETURN_PATIENCE", 1.0)
+    monkeypatch.setattr(box, "_RETURN_PATIENCE", 1.0)
     for _ in range(2):
         not_sent = pytest.raises(ProviderUnavailableError, match="the request was not sent")
         with anyio.fail_after(30), not_sent as raised:  # the grace of its link is a minute
             await machine.sh("echo ran >>/root/ran")
         assert raised.value.retryable
     machines.dead = False
-    monkeypatch.setattr(provider, "_RETURN_PATIENCE", 60.0)
+    monkeypatch.setattr(box, "_RETURN_PATIENCE", 60.0)
     with anyio.fail_after(60):
         assert (await machine.sh("cat /root/ran 2>/dev/null; echo on")).stdout == b"on\n"
 
@@ -227,9 +230,9 @@ async def test_a_dead_daemon_is_reported_in_time_and_the_command_was_not_sent(
 async def test_a_command_that_ends_while_the_daemon_is_frozen_keeps_its_status(
     machine: Machine, machines: VendorMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "SILENT_AFTER", 1.0)
-    monkeypatch.setattr(heartbeat, "_TICK", 0.1)
-    monkeypatch.setattr(heartbeat, "_PING_AFTER", 0.2)
+    monkeypatch.setattr(connection, "SILENT_AFTER", 1.0)
+    monkeypatch.setattr(connection, "_TICK", 0.1)
+    monkeypatch.setattr(connection, "_PING_AFTER", 0.2)
     run = Run()
 
     async def freeze() -> None:
@@ -247,16 +250,16 @@ async def test_a_command_that_ends_while_the_daemon_is_frozen_keeps_its_status(
 USER = ("setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "--inh-caps=-all")
 
 
-class OfAUser(Machines):
+class OfAUser(MachineBox):
     """The agent is of the same user as the commands, and as the vendor's daemon."""
 
-    async def _run(self, sandbox_id: str, argv: tuple[str, ...]) -> ProgramStream:
-        return await super()._run(sandbox_id, (*USER, "env", "HOME=/srv/home", *argv))
+    async def _run(self, argv: tuple[str, ...]) -> ProgramStream:
+        return await super()._run((*USER, "env", "HOME=/srv/home", *argv))
 
 
 @pytest.fixture
 async def of_a_user(anyio_backend: str) -> AsyncIterator[Machines]:
-    async with OfAUser(PROGRAMS["image_of_a_user"]) as machines:
+    async with Machines(PROGRAMS["image_of_a_user"], OfAUser) as machines:
         yield machines
 
 
@@ -265,7 +268,7 @@ async def starts_in(machine: Machine) -> str:
     run = await machine.sh("touch file && pwd")
     assert run.status == 0, run.stderr
     where = run.stdout.decode().strip()
-    assert await machine.provider.workdir(machine.id) == where
+    assert await machine.inner.workdir() == where
     return where
 
 

@@ -4,6 +4,7 @@ import gzip
 import os
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_an_unreadable_part_is_not_the_last_one_and_no_parts_are_no_program(root
     assert load(root, "connect", "/x").returncode == 73
 
 
-AGENT = Path(__file__).resolve().parents[2] / "agent"
+PROJECT = Path(__file__).resolve().parents[2]
+AGENT = PROJECT / "agent"
 OFFLINE = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
@@ -74,3 +76,41 @@ def test_the_source_of_the_agent_passes(check: str) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with this project's sources, in which no agent was built."""
+    made = tmp_path / "a clone"
+    made.mkdir()
+    copy = f"git ls-files -z sandboxkit providers integrations agent/build.py | xargs -0 cp --parents --no-dereference -t '{made}'"
+    subprocess.run(["bash", "-c", copy], cwd=PROJECT, check=True)
+    return made
+
+
+HELLO = """
+from sandboxkit import Session
+with Session("local") as session:
+    print(session.run(["echo", "hello"]).result().stdout, end="")
+"""
+
+
+def in_clone(clone: Path, installed: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a program in the root of a clone, where Python imports the clone's sources."""
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, "-c", HELLO]
+    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
+
+
+def test_a_program_in_a_clones_root_uses_the_installed_agent(clone: Path, tmp_path: Path) -> None:
+    inside = tmp_path / "installed" / "sandboxkit" / "providers" / "_agent"
+    inside.mkdir(parents=True)
+    (inside / "bin").symlink_to(binary.path().parent)
+    done = in_clone(clone, tmp_path / "installed")
+    assert done.stdout == "hello\n", done.stderr
+
+
+def test_a_clone_without_an_agent_names_the_command_that_brings_one(clone: Path) -> None:
+    done = in_clone(clone, clone)
+    assert f"the sandboxkit in {str(clone)!r} has no agent-linux-" in done.stderr
+    assert done.stderr.rstrip().endswith(f"pip install '{clone}'")

@@ -31,9 +31,9 @@ async def test_an_agent_without_setups_gets_them_through_a_shell(box: Box, lists
     )
     setup = types.CommandSetup(files, {"fsize": (1024, 1024), "cpu": (2, 3)})
     command = types.Command(("./program",), setup=setup)
-    sent = await box.provider.set_up(box.id, command)
+    sent = await box.inner.set_up(command)
     assert (sent is command) == (17 in lists)
-    await box.provider.exec(box.id, sent, run.output)
+    await box.inner.exec(sent, run.output)
     assert run.stdout == b"2\n2\n"
 
 
@@ -162,7 +162,7 @@ async def test_a_command_that_cannot_start_says_why(box: Box, name: str) -> None
 
 
 async def test_a_cwd_that_the_user_may_not_enter_is_named(user_box: Box) -> None:
-    folder = f"{user_box.provider.folder}/root-only"
+    folder = f"{user_box.inner.backend.folder}/root-only"
     await user_box.exec("mkdir", "-m", "700", folder, user="root")
     assert (await refused(user_box, "true", cwd=folder))[0] == errno.EACCES
 

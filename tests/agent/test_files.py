@@ -18,11 +18,11 @@ LIMIT = 1 << 30
 
 
 async def read(box: Box, path: Path | str, max_bytes: int = LIMIT) -> bytes:
-    return await box.provider.read_file(box.id, str(path), max_bytes=max_bytes)
+    return await box.inner.read_file(str(path), max_bytes=max_bytes)
 
 
 async def write(box: Box, path: Path | str, data: bytes, mode: int | None = None) -> None:
-    await box.provider.write_file(box.id, str(path), data, mode=mode)
+    await box.inner.write_file(str(path), data, mode=mode)
 
 
 async def chunks(data: bytes, size: int = 10_000) -> AsyncIterator[bytes]:
@@ -59,11 +59,11 @@ async def test_the_agents_own_proc_entries_are_refused(box: Box, name: str) -> N
 
 async def test_stat_and_list_tell_the_same(box: Box) -> None:
     await box.sh("mkdir -m 1750 d; printf abc > f; ln -s nowhere l; mkfifo p")
-    entries = await box.provider.list_dir(box.id, str(box.workdir))
+    entries = await box.inner.list_dir(str(box.workdir))
     kinds = [FileType.DIRECTORY, FileType.FILE, FileType.SYMLINK, FileType.OTHER]
     assert [info.type for info in entries] == kinds
     assert entries[0].mode == 0o1750
-    info = await box.provider.stat(box.id, str(box.workdir / "f"))
+    info = await box.inner.stat(str(box.workdir / "f"))
     assert info == entries[1]
     assert abs(info.mtime - (box.workdir / "f").stat().st_mtime) < 1e-6
 
@@ -79,8 +79,8 @@ async def test_an_archive_keeps_modes_times_and_links_both_ways(box: Box) -> Non
             head.size = 100 if name == "d/file" else 0
             tar.addfile(head, io.BytesIO(b"x" * head.size))
     target = box.workdir / "new" / "tree"
-    await box.provider.put_archive(box.id, str(target), chunks(buffer.getvalue()))
-    kept = [chunk async for chunk in box.provider.get_archive(box.id, str(target))]
+    await box.inner.put_archive(str(target), chunks(buffer.getvalue()))
+    kept = [chunk async for chunk in box.inner.get_archive(str(target))]
     with tarfile.open(fileobj=io.BytesIO(b"".join(kept))) as tar:
         members = {member.name.removeprefix("./"): member for member in tar}
         assert (members["d"].mode, members["link"].linkname) == (0o555, "d/file")
@@ -92,7 +92,7 @@ async def test_an_archive_keeps_modes_times_and_links_both_ways(box: Box) -> Non
 
 async def test_an_abandoned_archive_stops_the_agents_work(box: Box) -> None:
     await write(box, box.workdir / "big", bytes(50_000_000))
-    stream = box.provider.get_archive(box.id, str(box.workdir))
+    stream = box.inner.get_archive(str(box.workdir))
     async for _ in stream:
         break
     await stream.aclose()
@@ -106,13 +106,13 @@ async def test_a_broken_archive_and_members_outside_are_refused(box: Box, name: 
         tar.addfile(tarfile.TarInfo(name))
     data = buffer.getvalue() if name else b"not a tar" * 1000
     with pytest.raises(SandboxFileError, match="leads out" if name else None):
-        await box.provider.put_archive(box.id, str(box.workdir / "in"), chunks(data))
+        await box.inner.put_archive(str(box.workdir / "in"), chunks(data))
     assert not (box.workdir / "out").exists()
 
 
 async def test_file_calls_act_as_the_sandboxs_user(user_box: Box) -> None:
     box = user_box
-    secret = box.provider.folder / "secret"
+    secret = box.inner.backend.folder / "secret"
     secret.write_bytes(b"secret")
     secret.chmod(0o600)
     for path in (secret, "/etc/shadow"):
@@ -125,10 +125,10 @@ async def test_file_calls_act_as_the_sandboxs_user(user_box: Box) -> None:
     assert owner[0] == f"nobody:{owner[1]}"
     (box.workdir / "root-only").mkdir(mode=0o700)
     with pytest.raises(SandboxFileError):
-        await box.provider.list_dir(box.id, str(box.workdir / "root-only"))
+        await box.inner.list_dir(str(box.workdir / "root-only"))
 
 
 async def test_names_that_are_not_utf8_survive(box: Box) -> None:
     await box.sh("printf x > $(printf 'odd\\377name')")
-    (info,) = await box.provider.list_dir(box.id, str(box.workdir))
+    (info,) = await box.inner.list_dir(str(box.workdir))
     assert await read(box, info.path) == b"x"

@@ -10,10 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit.providers._agent import outgoing, requests
+from sandboxkit.providers._agent import requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.frames import Kind
-from sandboxkit.providers._agent.outgoing import SendQueue
+from sandboxkit.providers._agent.stream import SendQueue
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.types import StdinItem
 from tests.agent.conftest import Box, Run
@@ -59,8 +59,8 @@ async def test_200_mb_pass_at_bounded_memory_of_both_sides(box: Box, way: str) -
 async def test_a_write_that_is_held_back_can_be_cancelled_and_goes_on_when_the_command_ends(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outgoing, "_HOLD_SECONDS", 600)
-    client = await box.provider._client(box.id)
+    monkeypatch.setattr("sandboxkit.providers._agent.stream._HOLD_SECONDS", 600)
+    client = await box.inner._client()
     cancelled, kept, data = box.workdir / "cancelled", box.workdir / "kept", os.urandom(MIB)
 
     async def write(path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_request_waits_for_room_only_for_its_own_data(way: str) -> None:
 async def test_long_data_waits_for_a_command_that_starts_and_nothing_else_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(outgoing, "monotonic", lambda: 100.0)
+    monkeypatch.setattr("sandboxkit.providers._agent.stream.monotonic", lambda: 100.0)
     queue = SendQueue()
     queue.put_data(FRAME, 1)
     queue.starts(2)
@@ -200,7 +200,7 @@ async def test_endless_commands_hold_data_back_half_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(outgoing, "monotonic", lambda: now)
+    monkeypatch.setattr("sandboxkit.providers._agent.stream.monotonic", lambda: now)
     queue = SendQueue()
     held = longest = row = 0
     for command in range(1000):  # one starts each millisecond, and none is said to have started

@@ -15,15 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.stateful import run_state_machine_as_test as run
 
 from sandboxkit import SandboxError, Session
-from sandboxkit.errors import SandboxNotFoundError
+from sandboxkit.provider import no_sandbox
 from sandboxkit.providers._agent import client, link, requests, stream
 from sandboxkit.providers._agent.frames import MAX_PAYLOAD, NEAR, Kind, encode, string, strings
-from sandboxkit.providers._agent.instance import Instance
 from sandboxkit.providers._agent.launch import config_of
 from sandboxkit.providers._agent.unix import UnixStream
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, SandboxSpec
-from tests.agent.conftest import NamespaceProvider, Run
+from tests.agent.conftest import NamespaceBox, NamespaceProvider, Run
 from tests.agent.test_owner import EXIT
 from tests.agent.test_protocol import WELCOME, of_the_agent
 from tests.agent.test_protocol import data as record
@@ -53,27 +52,19 @@ async def tar() -> AsyncIterator[bytes]:
     yield bytes(300_000)
 
 
-class PlayedProvider(NamespaceProvider):
-    """Sandboxes whose agents the test plays."""
+class PlayedBox(NamespaceBox):
+    """A sandbox whose agent the test plays."""
 
-    def __init__(self) -> None:
-        super().__init__(Path())
-        self.agents: dict[str, socket.socket] = {}
+    agent: socket.socket
 
-    async def create(self, spec: SandboxSpec) -> str:
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        sandbox_id = str(len(self.agents))
-        self.agents[sandbox_id] = theirs
-        theirs.send(of_the_agent(WELCOME))
-        await self._attach(sandbox_id, UnixStream(ours), config_of(spec))
-        return sandbox_id
+    async def start(self, spec: SandboxSpec) -> None:
+        ours, self.agent = socket.socketpair()
+        self.agent.setblocking(False)
+        self.agent.send(of_the_agent(WELCOME))
+        await self.attach(UnixStream(ours), config_of(spec))
 
-    async def _connect(self, sandbox_id: str) -> UnixStream:
-        raise SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
-
-    def _agent_pid(self, instance: Instance) -> None:
-        return None
+    async def _connect(self) -> UnixStream:
+        raise no_sandbox(self.id)
 
 
 class Owner(RuleBasedStateMachine):
@@ -88,11 +79,12 @@ class Owner(RuleBasedStateMachine):
             self.patch.setattr(client, name, 0.01)
         report = self.runner.get_loop().set_exception_handler
         report(lambda _, context: self.reported.append(context))
-        self.provider = PlayedProvider()
-        for _ in range(2):
-            self.runner.run(self.provider.create(SandboxSpec()))
-        (self.agent, self.honest), self.sent = self.provider.agents.values(), len(WELCOME)
-        self.client, self.answered, self.asked = self.provider._known("0").client, len(WELCOME), 0
+        self.provider = NamespaceProvider(Path(), PlayedBox)
+        self.box, self.neighbour = boxes = [PlayedBox(self.provider, each) for each in "01"]
+        for box in boxes:
+            self.runner.run(box.start(SandboxSpec()))
+        self.agent, self.honest, self.client = self.box.agent, self.neighbour.agent, self.box.client
+        self.sent, self.answered, self.asked = len(WELCOME), len(WELCOME), 0
 
     async def _send(self, data: bytes) -> None:
         with suppress(OSError, TimeoutError):  # it has closed, or waits for its own turn to write
@@ -123,7 +115,7 @@ class Owner(RuleBasedStateMachine):
             name, *given = call
             options = given.pop() if given and isinstance(given[-1], dict) else {}
             given = [tar() if each is tar else each for each in given]
-            asked = getattr(self.provider, name)("0", *given, **options)
+            asked = getattr(self.box, name)(*given, **options)
             self.tasks.append(asyncio.create_task(asked))
             await self._send(b"")
 
@@ -154,7 +146,7 @@ class Owner(RuleBasedStateMachine):
     def serve_a_neighbour(self) -> None:
         async def served() -> None:
             loop = asyncio.get_running_loop()
-            asked = self.provider.exec("1", Command(("true",)), Run().output)
+            asked = self.neighbour.exec(Command(("true",)), Run().output)
             task = asyncio.create_task(asked)
             self.asked += 1
             async with asyncio.timeout(30):
@@ -184,8 +176,8 @@ class Owner(RuleBasedStateMachine):
                 await asyncio.gather(*self.tasks, return_exceptions=True)
             await self.provider.aclose()
 
-        for agent in self.provider.agents.values():
-            agent.close()
+        self.agent.close()
+        self.honest.close()
         self.runner.run(end())
         self.what_waits_is_bounded_and_errors_are_of_the_sandbox()
         self.runner.close()
@@ -290,6 +282,6 @@ def test_whatever_a_client_sends_the_agent_closes_and_serves_others(
         monkeypatch.setattr(Guest, "path", str(tmp_path / box.id / "agent.sock"))
         run(Guest, settings=SETTINGS)
         assert box.exec(["echo", "alive"], timeout=60).result(90).stdout == "alive\n"
-        pid = provider._agent_pid(provider._known(box.id))
+        pid = provider.box(box.id)._agent_pid()
         status = Path(f"/proc/{pid}/status").read_text()
         assert int(status.partition("VmRSS:")[2].split()[0]) < 100_000, "kB of the agent"

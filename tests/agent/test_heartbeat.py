@@ -13,9 +13,9 @@ import pytest
 from anyio.abc import ByteStream
 
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
-from sandboxkit.providers._agent import client, heartbeat, requests, stream
-from sandboxkit.providers._agent.client import AgentClient
-from sandboxkit.providers._agent.heartbeat import is_held_up
+from sandboxkit.providers._agent import client as connection
+from sandboxkit.providers._agent import requests, stream
+from sandboxkit.providers._agent.client import AgentClient, is_held_up
 from tests.agent.conftest import PROGRAMS, Box, Run, at_start, until
 from tests.agent.test_link import Silent, as_in_the_background_loop, detached, run
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the pulse's times, divided by 16."""
     for name in ("_TICK", "_PING_AFTER", "_KEEP_OPEN", "SILENT_AFTER"):
-        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
+        monkeypatch.setattr(connection, name, getattr(connection, name) / 16)
 
 
 @pytest.mark.usefixtures("hurry")
@@ -41,7 +41,7 @@ async def test_a_silent_connection_is_replaced_if_another_can_be_opened(box: Box
     streams: list[Silent] = []
 
     async def open_silent() -> Silent:
-        stream = await box.provider._connect(box.id)
+        stream = await box.inner._connect()
         streams.append(Silent(stream, stream))
         return streams[-1]
 
@@ -57,10 +57,10 @@ async def test_a_silent_connection_is_replaced_if_another_can_be_opened(box: Box
 async def test_all_callers_that_wait_for_a_connection_fail_together(
     detached: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxkit.providers._agent.provider._CONNECT_PATIENCE", 1.0)
+    monkeypatch.setattr("sandboxkit.providers._agent.box._CONNECT_PATIENCE", 1.0)
     os.kill(detached.agent_pid(), signal.SIGSTOP)
     with anyio.fail_after(15):  # one after the other they would take 20 s
-        calls = [detached.provider.stat(detached.id, "/") for _ in range(20)]
+        calls = [detached.inner.stat("/") for _ in range(20)]
         refused = await asyncio.gather(*calls, return_exceptions=True)
     os.kill(detached.agent_pid(), signal.SIGCONT)
     assert [type(error) for error in refused] == [ProviderUnavailableError] * 20
@@ -70,7 +70,7 @@ async def test_all_callers_that_wait_for_a_connection_fail_together(
 async def test_a_starved_agent_is_given_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy must not be excused by processes of its own that delay the agent."""
     pid, begun = box.agent_pid(), Run()
-    monkeypatch.setattr(box.provider, "_starved", lambda _: True)
+    monkeypatch.setattr(box.inner.progress, "is_busy", lambda _: True)
 
     async def delay() -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -111,8 +111,8 @@ async def test_a_kill_waits_for_a_delayed_agent(
     box: Box, monkeypatch: pytest.MonkeyPatch, held_up: bool
 ) -> None:
     monkeypatch.setattr(stream, "_LOOK", 0.25)
-    monkeypatch.setattr(client, "_KILL_PATIENCE", 0.5)
-    monkeypatch.setattr(box.provider, "_starved", lambda _: held_up)
+    monkeypatch.setattr(connection, "_KILL_PATIENCE", 0.5)
+    monkeypatch.setattr(box.inner.progress, "is_busy", lambda _: held_up)
     pid, begun, scope = box.agent_pid(), Run(), anyio.CancelScope()
 
     async def stand_still() -> None:
@@ -148,16 +148,16 @@ async def test_a_call_after_a_long_silence_gets_the_full_time_limit(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody was asked anything meanwhile: that was no silence."""
-    monkeypatch.setattr(heartbeat, "_KEEP_OPEN", 60.0)
+    monkeypatch.setattr(connection, "_KEEP_OPEN", 60.0)
     streams: list[ByteStream] = []
 
     async def opened() -> ByteStream:
-        streams.append(await box.provider._connect(box.id))
+        streams.append(await box.inner._connect())
         return streams[-1]
 
     client = await AgentClient.start(await opened(), requests.hello(None), grace=10, reopen=opened)
-    await anyio.sleep(3 * heartbeat.SILENT_AFTER)
-    command = f"sleep {heartbeat._TICK * 2.5}; echo here"
+    await anyio.sleep(3 * connection.SILENT_AFTER)
+    command = f"sleep {connection._TICK * 2.5}; echo here"
     assert (await run(client, "sh", "-c", command)).stdout == b"here\n"
     assert len(streams) == 1
     await client.aclose()

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from sandboxkit.errors import CommandStartError, ConfigurationError, SandboxTerminatedError
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box, Provider
 from sandboxkit.providers._agent import requests
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider
@@ -34,13 +34,13 @@ FOUND = "import json; print(json.dumps(found))"
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}|(?<=started )\d+")
 
 
-class PythonBox(Commands[Provider]):
+class PythonBox(Commands[Box]):
     """A sandbox of a real backend that has an interpreter."""
 
     async def job(self, code: str, *args: str, run: Run | None = None, **options: object) -> Run:
         run = run or Run()
         command = Command(("-c", *args), **options)  # type: ignore[arg-type]  # a shorthand
-        run.exit = await self.provider.run_python(self.id, code, command, run.output)
+        run.exit = await self.inner.run_python(code, command, run.output)
         return run
 
     async def says(self, code: str) -> str:
@@ -62,13 +62,13 @@ async def python_box(
     """A new sandbox of that kind, whose interpreter runs; where it is None there is none."""
     image = require_docker() if kind == "docker" else None
     provider: Provider = DockerProvider() if kind == "docker" else LocalProvider()
-    sandbox_id = await provider.create(SandboxSpec(image=image, profile="strict"))
+    box = await provider.create(SandboxSpec(image=image, profile="strict"))
     try:
         if interpreter is not None:
-            await provider.start_interpreter(sandbox_id, interpreter)
-        yield PythonBox(provider, sandbox_id)
+            await box.start_interpreter(interpreter)
+        yield PythonBox(box)
     finally:
-        await provider.delete(sandbox_id)
+        await box.delete()
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ async def test_an_interpreter_that_cannot_start_says_why(
 ) -> None:
     async with python_box("local", None) as box:
         with pytest.raises(error, match=words):
-            await box.provider.start_interpreter(box.id, interpreter)
+            await box.inner.start_interpreter(interpreter)
         with pytest.raises(ConfigurationError, match="no interpreter"):
             await box.job("print(1)")
         assert (await box.exec("echo", "1")).stdout == b"1\n"
@@ -189,7 +189,7 @@ async def test_an_interpreter_starts_once_and_before_any_command(box: PythonBox)
         await after_a_command.exec("true")
         for each in (box, after_a_command):
             with pytest.raises(CommandStartError, match="once, and before any command"):
-                await each.provider.start_interpreter(each.id, Interpreter(PYTHON))
+                await each.inner.start_interpreter(Interpreter(PYTHON))
         assert await box.says("print(1)") == "1"
 
 
@@ -292,9 +292,9 @@ async def test_a_job_may_change_its_ids_as_far_as_its_user_may(root: bool) -> No
     other = "os.setgroups([7]); os.setgid(7); os.setuid(4321); assert os.getuid() == 4321"
     provider = DockerProvider(capabilities=("SETUID", "SETGID") if root else ())
     spec = SandboxSpec(image=require_docker(), user="root" if root else None)
-    box = PythonBox(provider, await provider.create(spec))
+    box = PythonBox(await provider.create(spec))
     try:
-        await provider.start_interpreter(box.id, PLAIN)
+        await box.inner.start_interpreter(PLAIN)
         assert await box.says(f"import os; {other if root else own}; print('done')") == "done"
     finally:
-        await provider.delete(box.id)
+        await box.inner.delete()

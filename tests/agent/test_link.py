@@ -12,13 +12,15 @@ import pytest
 from anyio.abc import ByteStream
 from anyio.streams.stapled import StapledByteStream
 
-from sandboxkit import _loop, errors
+from sandboxkit import errors
+from sandboxkit._life import _loop
+from sandboxkit.provider import no_sandbox
 from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError
 from sandboxkit.providers._agent.frames import Kind
 from sandboxkit.types import Command, SandboxInfo, SandboxState, StdinItem
-from tests.agent.conftest import Box, NamespaceProvider, Run, at_start, made, until
+from tests.agent.conftest import Box, NamespaceBox, NamespaceProvider, Run, at_start, made, until
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +92,7 @@ class Breakable:
     async def open(self) -> ByteStream:
         self.opened += 1
         sends, receives = self.plan.pop(0) if self.plan else (FOREVER, FOREVER)
-        return Breaking(await self.box.provider._connect(self.box.id), sends, receives)
+        return Breaking(await self.box.inner._connect(), sends, receives)
 
     async def client(self, grace: float = 10.0) -> AgentClient:
         return await AgentClient.start(
@@ -170,7 +172,7 @@ async def test_twenty_streams_over_connections_that_break_again_and_again(box: B
 
 @pytest.mark.parametrize("grace", [0.0, 10.0])
 async def test_a_write_that_is_delivered_twice_counts_once(box: Box, grace: float) -> None:
-    stream = await box.provider._connect(box.id)
+    stream = await box.inner._connect()
     connection = await AgentClient.start(
         Repeating(stream, stream), requests.hello(None), grace=grace, reopen=Breakable(box, ()).open
     )
@@ -231,27 +233,27 @@ async def test_without_a_grace_a_session_ends_with_its_connection(box: Box) -> N
 async def test_another_agent_is_not_taken_for_the_old_one(provider: NamespaceProvider) -> None:
     box, other = await made(provider), await made(provider)
     await box.client.aclose()
-    os.replace(provider.folder / other.id, provider.folder / box.id)
+    os.replace(other.inner.socket, box.inner.socket)
     with pytest.raises(errors.SandboxTerminatedError, match="was restarted"):
         await box.exec("true")
 
 
-class Listed(NamespaceProvider):
-    """As its base, but it also knows which of its sandboxes live."""
+class Listed(NamespaceBox):
+    """As its base, but it also knows whether it lives."""
 
-    async def get(self, sandbox_id: str) -> SandboxInfo:
-        if self.processes[sandbox_id].returncode is not None:
-            raise errors.SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
-        return SandboxInfo(sandbox_id, self.name, SandboxState.RUNNING, {})
+    async def info(self) -> SandboxInfo:
+        if self.process is None or self.process.returncode is not None:
+            raise no_sandbox(self.id)
+        return SandboxInfo(self.id, self.provider.name, SandboxState.RUNNING, {})
 
 
 @pytest.fixture
 async def detached(provider: NamespaceProvider) -> AsyncIterator[Box]:
     """A sandbox whose owner has left it, so that its connections are further ones."""
-    box = await made(Listed(provider.folder), detach=True, lifetime=60)
-    await box.provider._forget(box.id)
+    box = await made(NamespaceProvider(provider.folder, Listed), detach=True, lifetime=60)
+    await box.inner.forget()
     yield box
-    await box.provider.delete(box.id)
+    await box.inner.delete()
 
 
 async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detached: Box) -> None:
@@ -264,11 +266,10 @@ async def test_a_command_on_a_connection_that_broke_has_no_known_outcome(detache
 
 
 async def test_a_repeatable_call_is_marked_repeatable(detached: Box) -> None:
-    provider = detached.provider
-    client = await provider._client(detached.id)
+    client = await detached.inner._client()
     client._end("")
     with pytest.raises(errors.ProviderUnavailableError) as caught:
-        async with provider._call(detached.id):
+        async with detached.inner.call():
             client.open(Kind.EXEC, payload("true"))
     assert caught.value.retryable
     await client.aclose()

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from sandboxkit.errors import SandboxPausedError, SandboxTerminatedError
-from sandboxkit.providers._agent import frames, heartbeat, link, requests
+from sandboxkit.providers._agent import client as connection
+from sandboxkit.providers._agent import frames, link, requests
 from sandboxkit.providers._agent.client import AgentClient
 from sandboxkit.providers._agent.failures import ConnectionEndedError, SilentError
 from sandboxkit.providers._agent.frames import NEAR, PROTOCOL_VERSION, Fields, Kind
@@ -81,7 +82,7 @@ async def test_an_answer_that_breaks_the_protocol_is_its_sandboxs_error(
 ) -> None:
     monkeypatch.setattr(Fields, "info", lambda self: self.fixed(1 << 20))
     with pytest.raises(SandboxTerminatedError, match="protocol error") as raised:
-        await box.provider.stat(box.id, "/")
+        await box.inner.stat("/")
     assert not raised.value.by_command
 
 
@@ -142,7 +143,7 @@ async def test_what_an_agent_does_not_read_it_has_not_heard(
     """Acknowledgements are no sign of life while the same record waits to be written."""
     monkeypatch.setattr(link, "_READ_SECONDS", 0.1)
     for name in ("_TICK", "_PING_AFTER", "SILENT_AFTER"):
-        monkeypatch.setattr(heartbeat, name, getattr(heartbeat, name) / 16)
+        monkeypatch.setattr(connection, name, getattr(connection, name) / 16)
 
     async def acknowledge() -> None:
         while True:
@@ -180,7 +181,7 @@ async def test_an_agent_that_answers_and_closes_is_given_up_after_the_grace() ->
 
 
 async def test_a_paused_sandbox_says_so_to_a_connection(box: Box) -> None:
-    await requests.pause(await box.provider._client(box.id), True)
-    for refused in (box.provider.connect, box.provider.listen):
+    await requests.pause(await box.inner._client(), True)
+    for refused in (box.inner.connect, box.inner.listen):
         with pytest.raises(SandboxPausedError, match="resume"):
-            await refused(box.id, 8000)
+            await refused(8000)

@@ -12,9 +12,8 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from sandboxkit.errors import PortError, PortLimitError
 from sandboxkit.provider import PortListener
-from sandboxkit.providers._agent import ports
 from sandboxkit.providers._agent.frames import NEAR
-from sandboxkit.providers._agent.ports import PortStream, _opened
+from sandboxkit.providers._agent.ports import PortStream, opened
 from sandboxkit.providers._agent.unix import UnixStream
 from tests.agent.conftest import Box, until
 from tests.agent.test_link import Breakable
@@ -57,7 +56,7 @@ async def program(anyio_backend: str) -> AsyncIterator[Program]:
 async def pair(box: Box, program: Program) -> AsyncIterator[tuple[ByteStream, UnixStream]]:
     """Yield both ends of one carried connection: the client's and the program's."""
     async with (
-        await box.provider.connect(box.id, program.port) as ours,
+        await box.inner.connect(program.port) as ours,
         await program.accept() as theirs,
     ):
         yield ours, theirs
@@ -66,7 +65,7 @@ async def pair(box: Box, program: Program) -> AsyncIterator[tuple[ByteStream, Un
 @asynccontextmanager
 async def listening(box: Box) -> AsyncIterator[PortListener]:
     """Yield a listener on a free port, closed at the end."""
-    listener = await box.provider.listen(box.id, 0)
+    listener = await box.inner.listen(0)
     yield listener
     await listener.aclose()
 
@@ -105,7 +104,7 @@ async def test_a_server_that_listens_on_ipv6_alone_is_reached(box: Box) -> None:
         assert (await theirs.receive(), await ours.receive()) == (b"question", b"answer")
     program.close()
     with pytest.raises(PortError, match=f"port {program.port}: connection refused"):
-        await box.provider.connect(box.id, program.port)
+        await box.inner.connect(program.port)
 
 
 async def filled(stream: ByteStream) -> int:
@@ -186,7 +185,7 @@ async def test_a_close_waits_until_the_program_has_all_data(box: Box, program: P
 
 async def test_the_end_of_a_client_resets_its_connections(box: Box, program: Program) -> None:
     client = await Breakable(box, []).client(grace=0.0)
-    stream, port = await _opened(client, 14, program.port)
+    stream, port = await opened(client, 14, program.port)
     assert (stream.number, port) == (1, program.port)
     async with await program.accept() as theirs:
         await client.aclose()
@@ -198,7 +197,7 @@ async def test_a_connect_that_waits_is_cancelled(box: Box) -> None:
     program, streams = Program(backlog=0), []
     with anyio.move_on_after(1) as full:  # the kernel's queue takes some that nobody accepts
         for _ in range(10):
-            streams.append(await box.provider.connect(box.id, program.port))
+            streams.append(await box.inner.connect(program.port))
     assert full.cancelled_caught
     with anyio.fail_after(60):
         assert (await box.exec("echo", "quick")).stdout == b"quick\n"
@@ -210,12 +209,12 @@ async def test_a_connect_that_waits_is_cancelled(box: Box) -> None:
 async def test_connections_over_the_limit_are_refused(box: Box, program: Program) -> None:
     streams: list[ByteStream] = []
     for _ in range(256):
-        streams.append(await box.provider.connect(box.id, program.port))
+        streams.append(await box.inner.connect(program.port))
         await (await program.accept()).aclose()
     with pytest.raises(PortLimitError, match="256 connections are open"):
-        await box.provider.connect(box.id, program.port)
+        await box.inner.connect(program.port)
     await streams.pop().aclose()
-    streams.append(await box.provider.connect(box.id, program.port))
+    streams.append(await box.inner.connect(program.port))
     for stream in streams:
         await stream.aclose()
 
@@ -223,11 +222,13 @@ async def test_connections_over_the_limit_are_refused(box: Box, program: Program
 async def test_a_session_has_a_limit_of_connections_that_closed_ones_do_not_count_against(
     box: Box, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ports, "_MOST_CONNECTIONS", 17)  # of which one sandbox has 2
+    monkeypatch.setattr(
+        "sandboxkit.providers._agent.box.MOST_CONNECTIONS", 17
+    )  # of which one sandbox has 2
     async with listening(box) as listener, pair(box, program) as (first, _):
         async with pair(box, program):
             with pytest.raises(PortLimitError, match=r"2 connections to this .* open, and 2 of 17"):
-                await box.provider.connect(box.id, program.port)
+                await box.inner.connect(program.port)
             async with await anyio.connect_tcp("127.0.0.1", listener.port) as inside:
                 await inside.send(b"waits")
                 with anyio.move_on_after(1) as waiting:
@@ -243,7 +244,7 @@ async def test_a_session_has_a_limit_of_connections_that_closed_ones_do_not_coun
         await first.aclose()
         async with pair(box, program), pair(box, program):
             with pytest.raises(PortLimitError):
-                await box.provider.connect(box.id, program.port)
+                await box.inner.connect(program.port)
 
 
 async def test_a_closed_listener_refuses_and_its_waiting_accept_ends(box: Box) -> None:

@@ -40,9 +40,9 @@ async def test_pid_1_cannot_be_signalled(any_box: Box) -> None:
 async def test_threads_that_touch_files_cannot_be_signalled_read_or_traced(any_box: Box) -> None:
     """They act as the commands' user, and are part of PID 1 none the less."""
     path = f"{any_box.workdir}/file"
-    await any_box.provider.write_file(any_box.id, path, b"x", mode=None)
+    await any_box.inner.write_file(path, b"x", mode=None)
     assert (await any_box.exec("python3", "-c", PROGRAMS["threads"])).stdout == b"[]\n"
-    assert await any_box.provider.read_file(any_box.id, path, max_bytes=1) == b"x"
+    assert await any_box.inner.read_file(path, max_bytes=1) == b"x"
 
 
 async def test_commands_may_open_as_many_files_as_before(provider: NamespaceProvider) -> None:
@@ -96,12 +96,12 @@ async def test_a_flood_does_not_fill_the_shared_signal_queue(
 async def test_many_file_calls_at_once_start_no_thread(box: Box) -> None:
     """Go ends the agent when it cannot start a thread."""
     path = str(box.workdir / "file")
-    await box.provider.write_file(box.id, path, b"x" * (1 << 20), mode=None)
+    await box.inner.write_file(path, b"x" * (1 << 20), mode=None)
     threads = "grep Threads /proc/1/status"
     before = (await box.sh(threads)).stdout
     async with anyio.create_task_group() as group:
         for _ in range(60):
-            group.start_soon(partial(box.provider.read_file, box.id, path, max_bytes=1 << 20))
+            group.start_soon(partial(box.inner.read_file, path, max_bytes=1 << 20))
     assert (await box.sh(threads)).stdout == before
 
 

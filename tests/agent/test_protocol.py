@@ -65,7 +65,7 @@ async def last_words(box: Box, data: bytes) -> str:
     """Send bytes over a link as a second client; return the reason of the agent's BYE."""
     reason = ""
     decoder = FrameDecoder()
-    async with await box.provider._connect(box.id) as stream:
+    async with await box.inner._connect() as stream:
         session = link.Link(stream)
         with anyio.fail_after(60), suppress(anyio.EndOfStream, anyio.BrokenResourceError):
             session.open()
@@ -115,7 +115,7 @@ async def test_the_agent_refuses_malformed_frames_and_continues(box: Box, case: 
 
 
 async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box: Box) -> None:
-    client = await box.provider._client(box.id)
+    client = await box.inner._client()
 
     async def refused() -> None:
         with pytest.raises(CallError, match="unknown call 99") as error:
@@ -129,21 +129,21 @@ async def test_the_agent_answers_an_unknown_call_and_its_connection_goes_on(box:
     running = asyncio.create_task(box.exec("sh", "-c", "read line; echo $line", stdin=line()))
     await refused()
     assert (await running).stdout == b"went on\n"
-    assert await box.provider._client(box.id) is client
+    assert await box.inner._client() is client
 
 
 async def test_an_agent_that_lacks_a_call_is_named_as_too_old_and_not_asked(box: Box) -> None:
-    client = await box.provider._client(box.id)
+    client = await box.inner._client()
     assert set(client.calls) >= set(range(1, 14))
     series = CommandSeries((CommandInput(), CommandInput()), seconds=1)
     with pytest.raises(ConfigurationError, match="a series needs a sandbox that is reset"):
-        await box.provider.exec_each(box.id, Command(("true",)), series)
+        await box.inner.exec_each(Command(("true",)), series)
     client.calls = b"\x03"  # an agent that only knows stat
     with pytest.raises(AgentTooOldError, match=r"sandbox 'ns0' .*unknown call 9.*sandboxkit bake"):
-        await box.provider.logs(box.id)
+        await box.inner.logs()
     with pytest.raises(AgentTooOldError, match="unknown call 20"):
-        await box.provider.exec_each(box.id, Command(("true",)), series)
-    assert (await box.provider.stat(box.id, "/")).path == "/"
+        await box.inner.exec_each(Command(("true",)), series)
+    assert (await box.inner.stat("/")).path == "/"
 
 
 NO_LINK = {
@@ -156,7 +156,7 @@ NO_LINK = {
 @pytest.mark.parametrize("case", NO_LINK)
 async def test_the_agent_says_why_it_refuses_a_connection(box: Box, case: str) -> None:
     data, complaint = NO_LINK[case]
-    async with await box.provider._connect(box.id) as stream:
+    async with await box.inner._connect() as stream:
         await stream.send(data)
         await stream.send_eof()
         with anyio.fail_after(60):

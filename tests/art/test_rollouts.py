@@ -50,6 +50,7 @@ def test_a_policy_sees_its_errors_and_is_rewarded(case: dict[str, Any]) -> None:
     trajectory = rollout(policy, Rollouts(**case.get("options", {})))
     assert trajectory.reward == case["reward"]
     attempts, passed = float(len(case["replies"])), case["reward"]
+    assert trajectory.metrics.pop("shared", 0) == 0
     assert trajectory.metrics == {"attempts": attempts, "passed": passed}
     assert len(seen) == attempts
     for number, text in case.get("told", {}).items():

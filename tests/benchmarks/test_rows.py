@@ -27,7 +27,7 @@ SMALL = {"sandboxes": 2, "pool": 2, "megabytes": 64}
 def small() -> dict[str, Entry]:
     """The entries that need no peer; of those that differ in numbers alone, one."""
     found: dict[object, tuple[str, Entry]] = {}
-    names = ("provider", "argv", "code", "reset")
+    names = ("provider", "isolation", "argv", "code", "reset")
     for key, entry in ((row.key, entry) for row in rows() for entry in row.entries):
         does = (entry.module, entry.measure, *(str(entry.arguments.get(name)) for name in names))
         if entry.peer is None:
@@ -63,12 +63,17 @@ def test_keys_and_labels_are_unique() -> None:
         labels = [entry.label for entry in row.entries]
         assert len(set(labels)) == len(labels)
         for target in row.targets:
-            assert {target.entry, target.other or target.entry} <= set(labels)
+            assert {target.entry, target.other} <= set(labels)
 
 
-def test_the_document_has_the_tables_of_the_code() -> None:
+def test_the_document_has_the_tables_and_sentences_of_the_code() -> None:
     text = PAGE.read_text()
     assert ISOLATION in text
+    for row in (each for each in rows() if f"\n## {each.title}\n" in text):
+        assert f"\n## {row.title}\n\n{row.means}\n\n`{row.key}`: " in text
+        assert [
+            each.says for each in row.targets if f"\n| {each.says} | {each.bound} " not in text
+        ] == []
     assert prices.table(prices.Assumptions()) in text
 
 

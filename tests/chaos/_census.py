@@ -10,7 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from sandboxkit import SandboxError, Session, _loop
+from sandboxkit import SandboxError, Session
+from sandboxkit._life import _loop
 
 _SECONDS = 30.0
 """For what is about to end to do so, on a busy machine too."""

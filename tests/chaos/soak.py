@@ -79,7 +79,7 @@ def _soak(session: Session, provider: LocalProvider, seconds: float, seed: int) 
                     continue
                 name = chance.choice(("kill", "stop"))
                 ids = [info.id for info in session.list(TAG).result(60) if chance.random() < 0.7]
-                pids = [provider._agent_pid(provider._known(each)) or 0 for each in ids]
+                pids = [provider.box(each)._agent_pid() or 0 for each in ids]
                 pids = [each for each in pids if each]  # it is 0 while they start
                 _send(pids, signal.SIGKILL if name == "kill" else signal.SIGSTOP)
                 try:

@@ -7,7 +7,7 @@ import pytest
 
 from sandboxkit.cli import _demo_run, _mbpp
 from tests.cli.conftest import Cli
-from tests.rewards.corpus import of_folder
+from tests.rewards.corpus import humaneval
 
 
 def test_there_are_a_hundred_problems_with_a_right_and_a_broken_program() -> None:
@@ -45,8 +45,8 @@ pytestmark = pytest.mark.timeout(900)
 MBPP = Path(__file__).parents[1] / "rewards" / "data" / "mbpp_500.jsonl"
 
 
-def test_shapes_of_humaneval_and_mbpp_refuse_no_reference(cli: Cli, tmp_path: Path) -> None:
-    tasks = [problem.row for problem in of_folder("humaneval_shaped")[::24]]
+def test_references_of_humaneval_and_mbpp_are_not_refused(cli: Cli, tmp_path: Path) -> None:
+    tasks = humaneval()[::80]
     tasks += [json.loads(line) for line in MBPP.read_text().splitlines()[::250]]
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
@@ -55,6 +55,7 @@ def test_shapes_of_humaneval_and_mbpp_refuse_no_reference(cli: Cli, tmp_path: Pa
     assert [report["name"] for report in reports] == [str(task["task_id"]) for task in tasks]
     assert {report["status"] for report in reports} <= {"fine", "weak", "bought"}
     assert sum(report["status"] == "fine" for report in reports) >= len(reports) / 2
-    assert {report["shape"] for report in reports} == {"judge", "values"}
-    assert min(report["cheats"] for report in reports) > 15
+    assert {report["level"] for report in reports} == {"isolated"}
+    assert min(report["cheats"] for report in reports) > 12
     assert result.stderr.startswith(f"{len(tasks)} tasks: ")
+    assert result.stderr.endswith(f"; {len(tasks)} isolated, 0 shared\n")

@@ -11,6 +11,7 @@ import pytest
 
 from sandboxkit import Operation, SandboxError
 from sandboxkit.testing import FakeProvider, live
+from sandboxkit.testing.fake import FakeBox
 from tests.cli.conftest import Cli, following
 from tests.conformance import changed, mutants
 from tests.docker_here import require_docker
@@ -50,18 +51,18 @@ def test_every_behaviour_holds(provider: str, cli: Cli, tag: str) -> None:
     ],
 )
 def test_a_row_says_what_fails(
-    name: str, defect: type[FakeProvider], seen: str, monkeypatch: pytest.MonkeyPatch
+    name: str, defect: type[FakeBox], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "ROWS", [row for row in live.ROWS if row.name == name])
     monkeypatch.setattr(live, "DEADLINE", 1.0)
-    fake = defect()
+    fake = FakeProvider(defect)
     rows: list[live.CheckResult] = []
     try:
         rows += live.checks(fake, {})
     except ExceptionGroup as errors:
         assert errors.subgroup(SandboxError)  # noqa: PT017 - a mutant may refuse to delete
-    for sandbox_id in list(fake._boxes):
-        Operation(FakeProvider.delete(fake, sandbox_id)).result(30)
+    for box in list(fake.boxes.values()):
+        Operation(FakeBox.delete(box)).result(30)
     (row,) = rows
     assert row.held is False
     assert seen in row.seen

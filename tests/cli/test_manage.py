@@ -8,19 +8,24 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandboxkit import Sandbox
+from sandboxkit import Image, Sandbox
 from sandboxkit.cli import _configured
 from sandboxkit.cli.logs import last_lines, since
 from sandboxkit.testing.conformance.ports import _ECHO, running
 from tests.cli.conftest import Cli, Open, environment, following
 from tests.docker_here import require_docker
 from tests.grpo.stand_ins import free_port
+
+SECONDS = 120.0
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("cols", [120, 64])
@@ -32,6 +37,22 @@ def test_ls_on_a_terminal_breaks_no_id(terminal: Open, detached: str, tag: str, 
     assert max(map(len, shown.splitlines())) <= cols
     assert detached in shown
     assert tag in (shown if cols == 120 else shown.splitlines()[2]), "below the id"
+
+
+@pytest.mark.parametrize("cols", [160, 80])
+def test_images_on_a_terminal_have_their_steps_where_they_fit(
+    terminal: Open, tag: str, cols: int
+) -> None:
+    key, _, value = tag.partition(":")
+    image = Image().run(f"echo {value}").build("local", ttl=300, tags={key: value}).result(SECONDS)
+    window = terminal("images", "ls", "--tag", tag, cols=cols)
+    assert window.exit_code() == 0
+    shown = window.screen.decode().splitlines()
+    steps = f"FROM default; RUN echo {value}"
+    assert image.id in shown[1 if cols == 160 else 2]
+    assert shown[-1].endswith(f"   {steps}") is (cols == 160)
+    assert (shown[-1] == f"  {steps}") is (cols == 80)
+    image.delete().result(SECONDS)
 
 
 def test_a_long_copy_says_how_far_it_is(cli: Cli, terminal: Open, detached: str) -> None:
@@ -114,6 +135,21 @@ def test_an_interrupted_run_leaves_nothing(number: signal.Signals, cli: Cli, tag
     assert cli("ls", "-q", "--tag", tag).stdout == ""
 
 
+def test_ctrl_c_while_the_command_is_imported_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "anyio.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    module, _, function = PROJECT["scripts"]["sandboxkit"].partition(":")
+    code = f"import sys; from {module} import {function}; sys.exit({function}())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "ls"],
+        cwd=ROOT,
+        env=environment({"PYTHONPATH": str(tmp_path)}),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_an_interrupted_exec_kills_its_command_alone(cli: Cli, detached: str) -> None:
     with following("exec", detached, "sh", "-c", "echo $$ > pid; echo up; sleep 600") as process:
         assert next(process.stdout) == "up\n"
@@ -134,9 +170,6 @@ def test_a_killed_client_takes_its_sandbox_with_it(cli: Cli, tag: str) -> None:
         pass
     cli("cleanup", "--tag", tag)
     assert cli("ls", "-q", "--tag", tag).stdout == ""
-
-
-SECONDS = 120.0
 
 
 def forwarded(process: Any) -> int:
@@ -163,10 +196,10 @@ def test_a_port_is_forwarded_until_ctrl_c(detached: str) -> None:
 def test_it_ends_with_the_sandbox_and_takes_the_port_asked_for(cli: Cli, detached: str) -> None:
     here = free_port()
     with socket.create_server(("127.0.0.1", here)):
-        refused = cli("forward", detached, f"8000:{here}")
+        refused = cli("forward", detached, f"{here}:8000")
     assert (refused.returncode, refused.stdout) == (125, "")
     assert "in use" in refused.stderr
-    with following("forward", detached, f"8000:{here}") as process:
+    with following("forward", detached, f"{here}:8000") as process:
         assert forwarded(process) == here
         assert cli("stop", detached).returncode == 0
         assert process.wait(SECONDS) == 0

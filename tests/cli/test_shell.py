@@ -2,6 +2,9 @@
 
 import argparse
 import re
+import socket
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,9 +12,10 @@ from typing import Any
 import pytest
 
 from sandboxkit import cli as command
-from tests.cli.conftest import Cli, Open
+from tests.cli.conftest import Cli, Open, environment
 
-SESSIONS = tomllib.loads((Path(__file__).parent / "terminals.toml").read_text())["session"]
+TABLES = tomllib.loads((Path(__file__).parent / "terminals.toml").read_text())
+SESSIONS, MISTAKES = TABLES["session"], TABLES["mistake"]
 
 
 @pytest.mark.parametrize("case", SESSIONS, ids=lambda case: case["name"])
@@ -81,3 +85,39 @@ def test_completion_scripts_know_verbs_and_options(shell: str, cli: Cli) -> None
     script = cli("completion", shell).stdout
     assert [verb for verb in parsers() if verb not in script] == []
     assert "older-than" in script
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_on_the_command_line_is_answered_in_words(name: str, cli: Cli) -> None:
+    row = MISTAKES[name]
+    done = cli(*row["args"])
+    assert done.returncode == row["exit"], done.stderr
+    assert row["says"] in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_is_answered_in_words(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = cli("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "cannot listen on 127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_paused_sandbox_is_resumed_by_what_the_error_says(cli: Cli, detached: str) -> None:
+    cli("pause", detached)
+    said = cli("exec", detached, "true").stderr
+    assert cli(*re.findall(r"sandboxkit (resume) (\S+)", said)[0]).returncode == 0
+    assert cli("exec", detached, "true").returncode == 0
+
+
+def test_bash_completes_parts_of_verbs_and_ids(cli: Cli, detached: str) -> None:
+    script = cli("completion", "bash").stdout
+    for verb, word in (("snapshots", "create"), ("exec", detached), ("snapshots create", detached)):
+        place = len(verb.split()) + 1
+        words = f"COMP_WORDS=(sandboxkit {verb} ''); COMP_CWORD={place}; _sandboxkit; echo ${{COMPREPLY[@]}}"
+        program = f'{script}\nsandboxkit() {{ {sys.executable} -m sandboxkit "$@"; }}\n{words}'
+        done = subprocess.run(
+            ["bash", "-c", program], capture_output=True, text=True, env=environment()
+        )
+        assert word in done.stdout.split(), done.stderr

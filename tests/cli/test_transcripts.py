@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, environment
+from tests.docker_here import require_docker
 
 _FOLDER = Path(__file__).with_name("transcripts")
 _PREAMBLE = f"""
@@ -92,6 +93,8 @@ def test_a_session_prints_its_transcript(
         script += _DETACHED
     for step in steps:
         script += f"{step.command}\necho '{_END}'$?; echo '{_END}' >&2\n"
+    if "$SANDBOXKIT_DOCKER_IMAGE" in script:
+        require_docker()
     state = {"SANDBOXKIT_STATE_DIR": str(tmp_path / "state")} if "volume" in script else {}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Providers that change one thing on its way: a spec, a command, its output or its end."""
+"""Providers and sandboxes that change one thing on its way: a spec, a command, its output or its end."""
 
 import asyncio
 import os
@@ -10,9 +10,8 @@ from typing import Any
 import anyio
 
 from sandboxkit.errors import CommandStartError, OutcomeUnknownError, ProviderUnavailableError
-from sandboxkit.provider import Output, Provider, StreamName
-from sandboxkit.testing._tree import members, signal_process
-from sandboxkit.testing.fake import FakeProvider, _Box
+from sandboxkit.provider import Box, FirstCommand, Output, Provider, StreamName
+from sandboxkit.testing.fake import FakeBox, FakeProvider, members, signal_process
 from sandboxkit.types import Command, Ending, Exit, PtySize, SandboxSpec, StdinItem
 
 
@@ -20,17 +19,17 @@ from sandboxkit.types import Command, Ending, Exit, PtySize, SandboxSpec, StdinI
 def making(change: Callable[[SandboxSpec], SandboxSpec], base: Any = FakeProvider) -> Any:
     """A provider that makes another sandbox than it was asked for."""
 
-    async def create(self: Provider, spec: SandboxSpec) -> str:
-        made: str = await base.create(self, change(spec))
+    async def create(self: Provider, spec: SandboxSpec, first: FirstCommand | None = None) -> Box:
+        made: Box = await base.create(self, change(spec), first)
         return made
 
     return type("Making", (base,), {"create": create})
 
 
-def killing(kill: Callable[[FakeProvider, str, int], Awaitable[None]]) -> type[FakeProvider]:
-    """A provider that kills in its own way the command of a leader that was cancelled."""
+def killing(kill: Callable[[FakeBox, str, int], Awaitable[None]]) -> type[FakeBox]:
+    """A sandbox that kills in its own way the command of a leader that was cancelled."""
 
-    class Killing(FakeProvider):
+    class Killing(FakeBox):
         async def _kill(self, mark: str, leader: int | None) -> None:
             await (super()._kill(mark, None) if leader is None else kill(self, mark, leader))
 
@@ -38,69 +37,67 @@ def killing(kill: Callable[[FakeProvider, str, int], Awaitable[None]]) -> type[F
 
 
 def changing(
-    start: Callable[[FakeProvider, str, Command], Command] = lambda _, _id, command: command,
+    start: Callable[[FakeBox, Command], Command] = lambda _, command: command,
     end: Callable[[Exit], Exit] = lambda end: end,
     show: Callable[[StreamName, bytes], tuple[StreamName, bytes]] = lambda *shown: shown,
-) -> type[FakeProvider]:
-    """A provider that starts another command, or passes on another end or other output than there is."""
+) -> type[FakeBox]:
+    """A sandbox that starts another command, or passes on another end or other output than there is."""
 
-    class Changing(FakeProvider):
-        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    class Changing(FakeBox):
+        async def exec(self, command: Command, output: Output) -> Exit:
             async def changed(stream: StreamName, chunk: bytes) -> None:
                 await output(*show(stream, chunk))
 
-            command = start(self, sandbox_id, command)
-            return end(await super().exec(sandbox_id, command, changed))
+            command = start(self, command)
+            return end(await super().exec(command, changed))
 
     return Changing
 
 
-def failing(
-    kind: type[BaseException], answer: Callable[[BaseException], Exit]
-) -> type[FakeProvider]:
-    """A provider that has another answer where a command fails so."""
+def failing(kind: type[BaseException], answer: Callable[[BaseException], Exit]) -> type[FakeBox]:
+    """A sandbox that has another answer where a command fails so."""
 
-    class Failing(FakeProvider):
-        async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
+    class Failing(FakeBox):
+        async def exec(self, command: Command, output: Output) -> Exit:
             try:
-                return await super().exec(sandbox_id, command, output)
+                return await super().exec(command, output)
             except kind as error:
                 return answer(error)
 
     return Failing
 
 
-def importing(code: str) -> type[FakeProvider]:
-    """A provider whose Python programs run this code first."""
+def importing(code: str) -> type[FakeBox]:
+    """A sandbox whose Python programs run this code first."""
 
-    class Importing(FakeProvider):
-        def _base_env(self, box: _Box) -> dict[str, str]:
-            (box.folder / "sitecustomize.py").write_text(code)
-            return {**super()._base_env(box), "PYTHONPATH": str(box.folder)}
+    class Importing(FakeBox):
+        def _base_env(self) -> dict[str, str]:
+            (self.folder / "sitecustomize.py").write_text(code)
+            return {**super()._base_env(), "PYTHONPATH": str(self.folder)}
 
     return Importing
 
 
-async def _kill_leader(_: FakeProvider, mark: str, leader: int) -> None:
+async def _kill_leader(_: FakeBox, mark: str, leader: int) -> None:
     os.kill(leader, signal.SIGKILL)
 
 
-async def _kill_group(_: FakeProvider, mark: str, leader: int) -> None:
+async def _kill_group(_: FakeBox, mark: str, leader: int) -> None:
     os.killpg(leader, signal.SIGKILL)
 
 
-async def _kill_box(provider: FakeProvider, mark: str, leader: int) -> None:
-    await FakeProvider._kill(provider, mark.rpartition(":")[0], leader)
+async def _kill_box(box: FakeBox, mark: str, leader: int) -> None:
+    await FakeBox._kill(box, mark.rpartition(":")[0], leader)
 
 
-async def _kill_once(_: FakeProvider, mark: str, leader: int) -> None:
+async def _kill_once(_: FakeBox, mark: str, leader: int) -> None:
     for pid in members(mark, leader):
         signal_process(pid, signal.SIGKILL)
 
 
-async def _kill_late(provider: FakeProvider, mark: str, leader: int) -> None:
+async def _kill_late(box: FakeBox, mark: str, leader: int) -> None:
     await anyio.sleep(6)
-    await FakeProvider._kill(provider, mark, leader)
+    await FakeBox._kill(box, mark, leader)
 
 
 KillsTheLeaderOnly = killing(_kill_leader)
@@ -119,11 +116,9 @@ IgnoresTheSnapshot = making(lambda spec: replace(spec, snapshot=None))
 ForgetsSecrets = making(lambda spec: replace(spec, secrets={}))
 """Commands do not see the secrets."""
 
-DropsInput = changing(lambda _, _id, command: replace(command, stdin=None))
+DropsInput = changing(lambda _, command: replace(command, stdin=None))
 """Every command's input is empty."""
-IgnoresResizes = changing(
-    lambda _, _id, command: replace(command, stdin=_without_sizes(command.stdin))
-)
+IgnoresResizes = changing(lambda _, command: replace(command, stdin=_without_sizes(command.stdin)))
 """A terminal keeps its first size."""
 
 TakesSignalsForExits = changing(end=lambda end: replace(end, ending=Ending.EXITED))
@@ -156,9 +151,9 @@ ReachesTheInternet = importing(
 
 
 @changing
-def LosesInputBesideOthers(provider: FakeProvider, sandbox_id: str, command: Command) -> Command:
+def LosesInputBesideOthers(box: FakeBox, command: Command) -> Command:
     """Input is for whichever process of the sandbox was there first, as with one vendor."""
-    busy = members(f"box:{provider._box(sandbox_id).folder}", None)
+    busy = members(f"box:{box.folder}", None)
     return replace(command, stdin=None) if busy else command
 
 

@@ -6,8 +6,10 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -15,8 +17,8 @@ import pytest
 from anyio.abc import SocketAttribute
 
 from sandboxkit import ConfigurationError, Operation, Session
-from sandboxkit.provider import Provider
-from sandboxkit.providers._agent.provider import AgentProvider
+from sandboxkit.provider import Box, Provider
+from sandboxkit.providers._agent.box import AgentBox
 from sandboxkit.providers.local._state import StateDir
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance
 from tests.hosted.vendor import Vendor
@@ -35,25 +37,30 @@ class Hooks(Conformance):
 class FakeHooks(Hooks):
     """FakeProvider falls silent and breaks its connections when it is told to."""
 
-    # Any: a FakeProvider.
-    def freeze(self, provider: Any, sandbox_id: str) -> None:
-        Operation(provider.freeze(sandbox_id)).result(DEADLINE)
+    # Any: a FakeBox.
+    def freeze(self, box: Any) -> None:
+        Operation(box.freeze()).result(DEADLINE)
 
-    def thaw(self, provider: Any, sandbox_id: str) -> None:
-        Operation(provider.thaw(sandbox_id)).result(DEADLINE)
+    def thaw(self, box: Any) -> None:
+        Operation(box.thaw()).result(DEADLINE)
 
-    def cut(self, provider: Any, sandbox_id: str) -> None:
-        Operation(provider.cut(sandbox_id)).result(DEADLINE)
+    def cut(self, box: Any) -> None:
+        Operation(box.cut()).result(DEADLINE)
 
 
 class StoppedHooks(Hooks):
     """A process of this machine is stopped, on which the sandbox's commands depend."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self.process(sandbox_id), signal.SIGSTOP)
+    def freeze(self, box: Box) -> None:
+        pid = self.process(box.id)
+        os.kill(pid, signal.SIGSTOP)
+        # Its threads run on until the kernel has told each of them, which takes a while on a busy machine.
+        tasks = Path(f"/proc/{pid}/task")
+        while any(") T " not in (each / "stat").read_text() for each in tasks.iterdir()):
+            time.sleep(0.001)
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        os.kill(self.process(sandbox_id), signal.SIGCONT)
+    def thaw(self, box: Box) -> None:
+        os.kill(self.process(box.id), signal.SIGCONT)
 
     def process(self, sandbox_id: str) -> int:
         """Return its pid."""
@@ -63,12 +70,12 @@ class StoppedHooks(Hooks):
 class AgentHooks(Hooks):
     """The connection that carries the commands breaks; the owner's, where that is another, holds."""
 
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
-        assert isinstance(provider, AgentProvider)
+    def cut(self, box: Box) -> None:
+        assert isinstance(box, AgentBox)
+        client = box.client
+        assert client is not None
 
         async def shut() -> None:
-            client = provider._known(sandbox_id).client
-            assert client is not None
             _shut(os.dup(self.connection(client._link._stream).fileno()))
 
         Operation(shut()).result(DEADLINE)
@@ -91,11 +98,11 @@ class LocalHooks(AgentHooks, StoppedHooks):
 class DockerHooks(AgentHooks):
     """The whole container stands still."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        subprocess.run(["docker", "pause", sandbox_id], check=True, capture_output=True)
+    def freeze(self, box: Box) -> None:
+        subprocess.run(["docker", "pause", box.id], check=True, capture_output=True)
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        subprocess.run(["docker", "unpause", sandbox_id], check=True, capture_output=True)
+    def thaw(self, box: Box) -> None:
+        subprocess.run(["docker", "unpause", box.id], check=True, capture_output=True)
 
 
 class VendorHooks(StoppedHooks):
@@ -109,7 +116,7 @@ class VendorHooks(StoppedHooks):
     def process(self, sandbox_id: str) -> int:
         return self.vendor[0]
 
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
+    def cut(self, box: Box) -> None:
         port = urlsplit(self.vendor[1]).port
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # it is no connection, or closed by now

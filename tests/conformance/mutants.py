@@ -12,84 +12,80 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
 
 from sandboxkit import errors, types
-from sandboxkit.provider import Output, StreamName
-from sandboxkit.testing._tree import members, signal_process
-from sandboxkit.testing.fake import FakeProvider, _Box
+from sandboxkit.provider import FirstCommand, Output, StreamName
+from sandboxkit.testing.fake import FakeBox, FakeProvider, members, signal_process
 
 
-class KillsNothing(FakeProvider):
+class KillsNothing(FakeBox):
     """Cancelling a command lets it run on, as a client that hangs up does."""
 
     async def _kill(self, mark: str, leader: int | None) -> None:
         if leader is None:
             await super()._kill(mark, None)
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
-        task = asyncio.ensure_future(super().exec(sandbox_id, command, output))
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
+        task = asyncio.ensure_future(super().exec(command, output))
         return await asyncio.shield(task)
 
 
-class WaitsForHeldOutput(FakeProvider):
+class WaitsForHeldOutput(FakeBox):
     """A command has not ended while a child of it holds stdout open."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
-        end = await super().exec(sandbox_id, command, output)
-        folder = str(self._box(sandbox_id).folder)
-        while any(_holds(pid, folder) for pid in os.listdir("/proc")):
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
+        end = await super().exec(command, output)
+        while any(_holds(pid, str(self.folder)) for pid in os.listdir("/proc")):
             await anyio.sleep(0.01)
         return end
 
 
-class ForgetsToDelete(FakeProvider):
+class ForgetsToDelete(FakeBox):
     """Deleting does nothing."""
 
-    async def delete(self, sandbox_id: str) -> None:
+    async def delete(self) -> None:
         pass
 
 
-class DeletesTheRecordOnly(FakeProvider):
+class DeletesTheRecordOnly(FakeBox):
     """Deleting leaves the sandbox's processes running."""
 
-    async def delete(self, sandbox_id: str) -> None:
-        if sandbox_id in self._boxes:
-            self._boxes[sandbox_id].calls.clear()  # so that they do not end their own commands
-        await super().delete(sandbox_id)
+    async def delete(self) -> None:
+        self.calls.clear()  # so that they do not end their own commands
+        await super().delete()
 
     async def _kill(self, mark: str, leader: int | None) -> None:
         if leader is not None:
             await super()._kill(mark, leader)
 
 
-class DeletesOnce(FakeProvider):
+class DeletesOnce(FakeBox):
     """Deleting an unknown sandbox is an error, as with one vendor."""
 
-    async def delete(self, sandbox_id: str) -> None:
-        if sandbox_id not in self._boxes:
-            raise errors.SandboxNotFoundError(f"no sandbox {sandbox_id!r}")
-        await super().delete(sandbox_id)
+    async def delete(self) -> None:
+        self.there()
+        await super().delete()
 
 
 class LeaksACancelledCreate(FakeProvider):
     """A create that is cancelled leaves a sandbox."""
 
-    async def create(self, spec: types.SandboxSpec) -> str:
+    async def create(self, spec: types.SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         return await asyncio.shield(asyncio.ensure_future(self._slowly(spec)))
 
-    async def _slowly(self, spec: types.SandboxSpec) -> str:
+    async def _slowly(self, spec: types.SandboxSpec) -> FakeBox:
         await anyio.sleep(0.05)
         return await super().create(spec)
 
 
-class IgnoresTheLifetime(FakeProvider):
+class IgnoresTheLifetime(FakeBox):
     """Sandboxes live until they are deleted."""
 
-    async def renew(self, sandbox_id: str, lifetime: float) -> None:
+    async def renew(self, lifetime: float) -> None:
         pass
 
 
@@ -102,44 +98,44 @@ class MatchesAnyTag(FakeProvider):
                 yield info
 
 
-class LeaksTheEnvironment(FakeProvider):
+class LeaksTheEnvironment(FakeBox):
     """Commands see this machine's environment variables."""
 
-    def _base_env(self, box: _Box) -> dict[str, str]:
+    def _base_env(self) -> dict[str, str]:
         return dict(os.environ)
 
 
-class ReportsTheMachinesUsage(FakeProvider):
+class ReportsTheMachinesUsage(FakeBox):
     """What a command used is what the machine has used since."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         since = time.monotonic()
-        end = await super().exec(sandbox_id, command, output)
+        end = await super().exec(command, output)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         usage = types.CommandUsage(time.monotonic() - since, memory, since, 3)
         return replace(end, usage=usage)
 
 
-class HasNoRoom(FakeProvider):
+class HasNoRoom(FakeBox):
     """More than 20 commands at once have a status that is not theirs."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
-        if len(self._box(sandbox_id).calls) > 20:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
+        if len(self.calls) > 20:
             return types.Exit(126)
-        return await super().exec(sandbox_id, command, output)
+        return await super().exec(command, output)
 
 
-class ResizesEveryTerminal(FakeProvider):
+class ResizesEveryTerminal(FakeBox):
     """A terminal's new size is that of all terminals of the sandbox."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, provider: FakeProvider, sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
         self._terminals: list[MemoryObjectSendStream[types.StdinItem]] = []
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         typed = command.stdin
         if command.pty is None or typed is None:
-            return await super().exec(sandbox_id, command, output)
+            return await super().exec(command, output)
         send, receive = anyio.create_memory_object_stream[types.StdinItem](math.inf)
 
         async def feed() -> None:
@@ -152,40 +148,38 @@ class ResizesEveryTerminal(FakeProvider):
             feeding = asyncio.create_task(feed())
             try:
                 command = replace(command, stdin=receive)
-                return await super().exec(sandbox_id, command, output)
+                return await super().exec(command, output)
             finally:
                 feeding.cancel()
                 self._terminals.remove(send)
 
 
-class HidesFileErrors(FakeProvider):
+class HidesFileErrors(FakeBox):
     """A transfer that fails raises what its own machinery made of it."""
 
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
+    async def put_archive(self, path: str, tar: AsyncIterable[bytes]) -> None:
         try:
-            await super().put_archive(sandbox_id, path, tar)
+            await super().put_archive(path, tar)
         except Exception as error:
             raise RuntimeError("Attempted to exit a cancel scope that isn't the current") from error
 
 
-class LeaksADescriptor(FakeProvider):
+class LeaksADescriptor(FakeBox):
     """A file call that does not succeed leaves a descriptor open."""
 
     leaked: list[int] = []  # noqa: RUF012 - of all of them: whoever uses one closes these
 
-    async def put_archive(self, sandbox_id: str, path: str, tar: AsyncIterable[bytes]) -> None:
+    async def put_archive(self, path: str, tar: AsyncIterable[bytes]) -> None:
         with self._leaking():
-            await super().put_archive(sandbox_id, path, tar)
+            await super().put_archive(path, tar)
 
-    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         with self._leaking():
-            return await super().read_file(sandbox_id, path, max_bytes=max_bytes)
+            return await super().read_file(path, max_bytes=max_bytes)
 
-    async def write_file(
-        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
-    ) -> None:
+    async def write_file(self, path: str, data: bytes, *, mode: int | None) -> None:
         with self._leaking():
-            await super().write_file(sandbox_id, path, data, mode=mode)
+            await super().write_file(path, data, mode=mode)
 
     @contextmanager
     def _leaking(self) -> Iterator[None]:
@@ -196,12 +190,12 @@ class LeaksADescriptor(FakeProvider):
             raise
 
 
-class TakesAllForMissing(FakeProvider):
+class TakesAllForMissing(FakeBox):
     """What cannot be read is said not to be there."""
 
-    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         try:
-            return await super().read_file(sandbox_id, path, max_bytes=max_bytes)
+            return await super().read_file(path, max_bytes=max_bytes)
         except errors.SandboxFileError as error:
             raise errors.SandboxFileNotFoundError(str(error), path=path) from error
 
@@ -215,7 +209,7 @@ class EndsInAForkedChild(FakeProvider):
 
         def end() -> None:
             alive = provider()
-            for box in alive._boxes.values() if alive else ():
+            for box in alive.boxes.values() if alive else ():
                 for pid in members(f"box:{box.folder}", None):
                     signal_process(pid, signal.SIGKILL)
                 shutil.rmtree(box.folder)
@@ -223,56 +217,54 @@ class EndsInAForkedChild(FakeProvider):
         os.register_at_fork(after_in_child=end)
 
 
-class WaitsOutTheSilence(FakeProvider):
+class WaitsOutTheSilence(FakeBox):
     """Whoever asks a sandbox that is silent waits until it is not, its end included."""
 
-    async def freeze(self, sandbox_id: str) -> None:
-        await super().freeze(sandbox_id)
-        patience = self._box(sandbox_id).patience
-        assert patience is not None
-        patience.cancel()
+    async def freeze(self) -> None:
+        await super().freeze()
+        assert self.patience is not None
+        self.patience.cancel()
 
-    async def _wait_while_frozen(self, box: _Box) -> None:
-        if box.thawed is not None:
-            await box.thawed.wait()
+    async def _wait_while_frozen(self) -> None:
+        if self.thawed is not None:
+            await self.thawed.wait()
 
-    async def delete(self, sandbox_id: str) -> None:
-        if sandbox_id in self._boxes:
-            await self._wait_while_frozen(self._box(sandbox_id))
-        await super().delete(sandbox_id)
+    async def delete(self) -> None:
+        await self._wait_while_frozen()
+        await super().delete()
 
 
-class LosesPatienceAtOnce(FakeProvider):
+class LosesPatienceAtOnce(FakeBox):
     """A moment of silence is the end of whatever runs."""
 
-    async def freeze(self, sandbox_id: str) -> None:
-        await super().freeze(sandbox_id)
-        await self.cut(sandbox_id)
+    async def freeze(self) -> None:
+        await super().freeze()
+        await self.cut()
 
 
-class RunsAgainAfterACut(FakeProvider):
+class RunsAgainAfterACut(FakeBox):
     """A command whose connection broke is started once more."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         try:
-            return await super().exec(sandbox_id, command, output)
+            return await super().exec(command, output)
         except errors.OutcomeUnknownError:
-            return await super().exec(sandbox_id, command, output)
+            return await super().exec(command, output)
 
 
-class TrueFails(FakeProvider):
+class TrueFails(FakeBox):
     """`true` exits with 1."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         if command.argv == ("true",):
             return types.Exit(1, types.Ending.EXITED)
-        return await super().exec(sandbox_id, command, output)
+        return await super().exec(command, output)
 
 
-class CutsLongOutput(FakeProvider):
+class CutsLongOutput(FakeBox):
     """After 4 MiB the rest of the output is dropped."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         left = 4 << 20
 
         async def cut(stream: StreamName, chunk: bytes) -> None:
@@ -280,25 +272,25 @@ class CutsLongOutput(FakeProvider):
             await output(stream, chunk[:left])
             left -= len(chunk[:left])
 
-        return await super().exec(sandbox_id, command, cut)
+        return await super().exec(command, cut)
 
 
-class RunsOneAtATime(FakeProvider):
+class RunsOneAtATime(FakeBox):
     """Commands wait for each other."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, provider: FakeProvider, sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
         self._turn = anyio.Lock()
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         async with self._turn:
-            return await super().exec(sandbox_id, command, output)
+            return await super().exec(command, output)
 
 
-class GivesUpOnSilence(FakeProvider):
+class GivesUpOnSilence(FakeBox):
     """A command that says nothing for a second has ended."""
 
-    async def exec(self, sandbox_id: str, command: types.Command, output: Output) -> types.Exit:
+    async def exec(self, command: types.Command, output: Output) -> types.Exit:
         end = types.Exit(0, types.Ending.EXITED)
         with anyio.CancelScope() as scope:
 
@@ -306,34 +298,30 @@ class GivesUpOnSilence(FakeProvider):
                 scope.deadline = anyio.current_time() + 1
                 await output(stream, chunk)
 
-            end = await super().exec(sandbox_id, command, heard)
+            end = await super().exec(command, heard)
         return end
 
 
-class ReadsOldFiles(FakeProvider):
+class ReadsOldFiles(FakeBox):
     """A file reads as it was when it was last written by a call."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, provider: FakeProvider, sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
         self._written: dict[str, bytes] = {}
 
-    async def write_file(
-        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
-    ) -> None:
+    async def write_file(self, path: str, data: bytes, *, mode: int | None) -> None:
         self._written[path] = data
-        await super().write_file(sandbox_id, path, data, mode=mode)
+        await super().write_file(path, data, mode=mode)
 
-    async def read_file(self, sandbox_id: str, path: str, *, max_bytes: int) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         return self._written.get(path, b"")
 
 
-class ForgetsModes(FakeProvider):
+class ForgetsModes(FakeBox):
     """A file's mode is not what was asked for."""
 
-    async def write_file(
-        self, sandbox_id: str, path: str, data: bytes, *, mode: int | None
-    ) -> None:
-        await super().write_file(sandbox_id, path, data, mode=None)
+    async def write_file(self, path: str, data: bytes, *, mode: int | None) -> None:
+        await super().write_file(path, data, mode=None)
 
 
 class ShowsSecrets(FakeProvider):
@@ -341,15 +329,15 @@ class ShowsSecrets(FakeProvider):
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[types.SandboxInfo]:
         async for info in super().list(tags):
-            secrets = self._box(info.id).spec.secrets
+            secrets = self.box(info.id).spec.secrets
             yield replace(info, tags={**info.tags, **secrets})
 
 
-class LivesTooLong(FakeProvider):
+class LivesTooLong(FakeBox):
     """A lifetime is three times what was asked for."""
 
-    async def renew(self, sandbox_id: str, lifetime: float) -> None:
-        await super().renew(sandbox_id, 3 * lifetime)
+    async def renew(self, lifetime: float) -> None:
+        await super().renew(3 * lifetime)
 
 
 class ListsEverything(FakeProvider):
@@ -360,63 +348,58 @@ class ListsEverything(FakeProvider):
             yield info
 
 
-class InheritsTheEnvironment(FakeProvider):
+class InheritsTheEnvironment(FakeBox):
     """A sandbox gets the variables and secrets of the one whose snapshot it starts from."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._env: dict[str, Mapping[str, str]] = {}
+    kept: ClassVar[dict[str, Mapping[str, str]]] = {}
 
-    async def create(self, spec: types.SandboxSpec) -> str:
-        inherited = self._env.get(spec.snapshot or "", {})
-        return await super().create(replace(spec, env={**inherited, **spec.env}))
+    async def start(self, spec: types.SandboxSpec) -> None:
+        inherited = self.kept.get(spec.snapshot or "", {})
+        await super().start(replace(spec, env={**inherited, **spec.env}))
 
-    # Any: the options of the method that it overrides.
-    async def take_snapshot(self, sandbox_id: str, **options: Any) -> types.SnapshotInfo:
-        box = self._box(sandbox_id)
-        info = await super().take_snapshot(sandbox_id, **options)
-        self._env[info.id] = {**box.spec.env, **box.spec.secrets}
+    async def take_snapshot(self, request: types.SnapshotRequest) -> types.SnapshotInfo:
+        info = await super().take_snapshot(request)
+        self.kept[info.id] = {**self.spec.env, **self.spec.secrets}
         return info
 
 
-class SharesWrites(FakeProvider):
+class SharesWrites(FakeBox):
     """Sandboxes of one snapshot have the same files, not copies of them."""
 
     def _copy(self, source: Path, target: Path) -> None:
         subprocess.run(["cp", "-al", "--", f"{source}/.", str(target)], check=True)
 
 
-class LosesDeletions(FakeProvider):
+class LosesDeletions(FakeBox):
     """A snapshot has the files of its parent as well, those that were deleted included."""
 
-    # Any: the options of the method that it overrides.
-    async def take_snapshot(self, sandbox_id: str, **options: Any) -> types.SnapshotInfo:
-        parent = self._box(sandbox_id).spec.snapshot
-        info = await super().take_snapshot(sandbox_id, **options)
+    async def take_snapshot(self, request: types.SnapshotRequest) -> types.SnapshotInfo:
+        parent = self.spec.snapshot
+        info = await super().take_snapshot(request)
         if parent is not None:
-            source, target = self._snapshots[parent][1], self._snapshots[info.id][1]
+            source, target = (self.backend.snapshots[each][1] for each in (parent, info.id))
             subprocess.run(["cp", "-an", "--", f"{source}/.", str(target)], check=True)
         return info
 
 
-class LosesLinksAndModes(FakeProvider):
+class LosesLinksAndModes(FakeBox):
     """A snapshot is a plain copy of the names and contents."""
 
     def _copy(self, source: Path, target: Path) -> None:
         subprocess.run(["cp", "-rP", "--", f"{source}/.", str(target)], check=True)
 
 
-class KeepsOnRunning(FakeProvider):
+class KeepsOnRunning(FakeBox):
     """Programs run on while a snapshot is taken."""
 
-    async def _stop(self, box: _Box) -> None:
+    async def _stop(self) -> None:
         """Stop nothing."""
 
     def _copy(self, source: Path, target: Path) -> None:
         # A file that a program deletes meanwhile makes `cp` fail, not this mutant.
         subprocess.run(["cp", "-a", "--", f"{source}/.", str(target)], check=False)
         late, copied = (folder / "workspace" / "b" for folder in (source, target))
-        if late.exists() and any(box.folder == source for box in self._boxes.values()):
+        if late.exists() and self.folder == source:
             end = time.monotonic() + 10
             while late.read_bytes() == copied.read_bytes() and time.monotonic() < end:
                 time.sleep(0.05)
@@ -435,17 +418,17 @@ class DeletesWhatIsUsed(FakeProvider):
     """A snapshot is deleted while a sandbox runs from it."""
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
-        for box in self._boxes.values():
+        for box in self.boxes.values():
             box.spec = replace(box.spec, snapshot=None)
         await super().delete_snapshot(snapshot_id)
 
 
-class KillsAtResume(FakeProvider):
+class KillsAtResume(FakeBox):
     """The programs of a paused sandbox are gone after it is resumed."""
 
-    async def resume(self, sandbox_id: str) -> None:
-        await self._kill(f"box:{self._box(sandbox_id).folder}", None)
-        await super().resume(sandbox_id)
+    async def resume(self) -> None:
+        await self._kill(f"box:{self.folder}", None)
+        await super().resume()
 
 
 def _holds(pid: str, folder: str) -> bool:

@@ -10,23 +10,23 @@ from anyio.abc import ByteStream, TaskGroup
 
 from sandboxkit.errors import PortError
 from sandboxkit.provider import PortListener
-from sandboxkit.testing import FakeProvider, _ports
-from sandboxkit.testing._ports import FakeConnection, FakePortListener
+from sandboxkit.testing import fake
+from sandboxkit.testing.fake import FakeBox, FakeConnection, FakePortListener
 from sandboxkit.tunnels import _exposed, _pump, _served
 
 leaked: list[Callable[[], Coroutine[Any, Any, None]]] = []  # Any: as asyncio declares it
 """Functions that close the listeners that mutants left open."""
 
 
-class Patched(FakeProvider):
-    """A provider for whose test an attribute of another module is replaced."""
+class Patched(FakeBox):
+    """A sandbox for whose test an attribute of another module is replaced."""
 
     patch: ClassVar[tuple[object, str, object]]
     """Its owner, its name and its replacement."""
 
 
 def patched(owner: object, name: str, replacement: object) -> type[Patched]:
-    """A provider for whose test this attribute is replaced."""
+    """A sandbox for whose test this attribute is replaced."""
 
     class Replacing(Patched):
         patch = (owner, name, replacement)
@@ -39,7 +39,7 @@ class _WithoutEnd(FakeConnection):
         pass
 
 
-DropsTheEnd = patched(_ports, "FakeConnection", _WithoutEnd)
+DropsTheEnd = patched(fake, "FakeConnection", _WithoutEnd)
 """The end of one direction of a connection is not passed on."""
 
 
@@ -52,7 +52,7 @@ class _Mixed(FakeConnection):
         return given
 
 
-MixesConnections = patched(_ports, "FakeConnection", _Mixed)
+MixesConnections = patched(fake, "FakeConnection", _Mixed)
 """A connection receives the data of another one."""
 
 
@@ -74,9 +74,9 @@ class _Repeating(FakeConnection):
 class RepeatsAfterACut(Patched):
     """What was received last before a link broke is received again."""
 
-    patch = (_ports, "FakeConnection", _Repeating)
+    patch = (fake, "FakeConnection", _Repeating)
 
-    async def cut(self, sandbox_id: str) -> None:
+    async def cut(self) -> None:
         _Repeating.cuts += 1
 
 
@@ -138,22 +138,22 @@ ServesOneByOne = patched(_served, "_accept", _one_by_one)
 """`serve` takes a further connection when an earlier one has ended."""
 
 
-class AcceptsForNobody(FakeProvider):
+class AcceptsForNobody(FakeBox):
     """A connection to a port on which nobody listens begins, and then breaks."""
 
-    async def connect(self, sandbox_id: str, port: int) -> ByteStream:
+    async def connect(self, port: int) -> ByteStream:
         try:
-            return await super().connect(sandbox_id, port)
+            return await super().connect(port)
         except PortError:
             with socket.create_server(("127.0.0.1", 0)) as nobody:
-                return await super().connect(sandbox_id, nobody.getsockname()[1])
+                return await super().connect(nobody.getsockname()[1])
 
 
-class ServesAnotherPort(FakeProvider):
+class ServesAnotherPort(FakeBox):
     """`serve` listens on some other port if its own is taken."""
 
-    async def listen(self, sandbox_id: str, port: int) -> PortListener:
+    async def listen(self, port: int) -> PortListener:
         try:
-            return await super().listen(sandbox_id, port)
+            return await super().listen(port)
         except PortError:
-            return await super().listen(sandbox_id, 0)
+            return await super().listen(0)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
-from sandboxkit.provider import Provider
+from sandboxkit.provider import FirstCommand, Provider
 from sandboxkit.providers._gvisor import SOCKET_FOLDER
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider, _gvisor
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance._base import DEADLINE
 from sandboxkit.testing.conformance.isolation import python
@@ -80,8 +81,8 @@ class GvisorProvider(LocalProvider):
     def check_snapshot(self, spec: SandboxSpec, kind: SnapshotKind) -> None:
         super().check_snapshot(replace(spec, isolation="gvisor"), kind)
 
-    async def create(self, spec: SandboxSpec) -> str:
-        return await super().create(replace(spec, isolation="gvisor"))
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
+        return await super().create(replace(spec, isolation="gvisor"), first)
 
 
 class TestLocal(LocalHooks, Gvisor):
@@ -99,7 +100,10 @@ class TestLocal(LocalHooks, Gvisor):
             lack(reason("gVisor on local", remedy, str(error)), "DOCKER")
 
     def process(self, sandbox_id: str) -> int:
-        """Return the pid of gVisor's kernel, which is the child of the sandbox's first process."""
+        """Return the pid of gVisor's kernel, one of the children of the sandbox's first process."""
         threads = Path(f"/proc/{super().process(sandbox_id)}/task").iterdir()
-        (kernel,) = (pid for thread in threads for pid in (thread / "children").read_text().split())
+        children = (pid for thread in threads for pid in (thread / "children").read_text().split())
+        (kernel,) = (
+            pid for pid in children if b"\0boot\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
         return int(kernel)

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from sandboxkit import ConfigurationError, Operation, Sandbox
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box
 from sandboxkit.providers._hosted.install import Found
 from sandboxkit.providers.kubernetes._exec import PodProgram
 from sandboxkit.testing.conformance import ProviderConformance
@@ -37,11 +37,11 @@ class ClaimHooks(AgentHooks, RefusesLimits):
     """The whole container is frozen on its node, which is this machine; the connection of the exec call
     that leads to the agent breaks."""
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
-        self._set(sandbox_id, "FROZEN", "1")
+    def freeze(self, box: Box) -> None:
+        self._set(box.id, "FROZEN", "1")
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
-        self._set(sandbox_id, "THAWED", "0")
+    def thaw(self, box: Box) -> None:
+        self._set(box.id, "THAWED", "0")
 
     def connection(self, stream: Any) -> Any:
         assert isinstance(stream, Found)

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from sandboxkit import Session
-from sandboxkit.provider import Provider
 from sandboxkit.testing.conformance import ProviderConformance
 from sandboxkit.testing.conformance.silence import SilenceConformance
 from tests.components import require_root
@@ -40,9 +39,7 @@ class TestLocal(_Local, ProviderConformance):
 
 class TestAlone(_Local):
     @pytest.mark.alone
-    def test_silence_is_known_as_soon_as_is_documented(
-        self, provider: Provider, session: Session
-    ) -> None:
+    def test_silence_is_known_as_soon_as_is_documented(self, session: Session) -> None:
         check = SilenceConformance()
         check.freeze, check.thaw = self.freeze, self.thaw  # type: ignore[method-assign]  # the rest is alike
-        check.test_silence_is_not_a_timeout(provider, session)
+        check.test_silence_is_not_a_timeout(session)

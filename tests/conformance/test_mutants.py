@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -15,9 +16,9 @@ import pytest
 from sandboxkit import Operation, SandboxError, Session, Volume, testing
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
-from sandboxkit.testing._tree import kill_tree
 from sandboxkit.testing.conformance import ProviderConformance, _base, kill
 from sandboxkit.testing.conformance.mounts import example_dataset
+from sandboxkit.testing.fake import FakeBox, kill_tree
 from sandboxkit.types import SandboxSpec
 from tests.conformance import mutants, port_mutants, weakened
 from tests.conformance.hooks import FakeHooks
@@ -60,14 +61,13 @@ def what_weakened_providers_need() -> Iterator[None]:
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """The folders of all fake sandboxes that were made; what mutants leave there is removed."""
     made: list[Path] = []
-    create = FakeProvider.create
+    start = FakeBox.start
 
-    async def recording(self: FakeProvider, spec: SandboxSpec) -> str:
-        sandbox_id = await create(self, spec)
-        made.append(self._boxes[sandbox_id].folder)
-        return sandbox_id
+    async def recording(self: FakeBox, spec: SandboxSpec) -> None:
+        await start(self, spec)
+        made.append(self.folder)
 
-    monkeypatch.setattr(FakeProvider, "create", recording)
+    monkeypatch.setattr(FakeBox, "start", recording)
     yield made
     for descriptor in mutants.LeaksADescriptor.leaked:
         os.close(descriptor)
@@ -119,6 +119,7 @@ def test_the_check_fails_on_its_mutant(
         monkeypatch.setattr(f"sandboxkit.testing.conformance.{constant}", seconds)
     if issubclass(mutant, port_mutants.Patched):
         monkeypatch.setattr(*mutant.patch)
+    make = partial(FakeProvider, mutant) if issubclass(mutant, FakeBox) else mutant
 
     class Suite(FakeHooks, ProviderConformance):
         silence_bound = 4.0
@@ -126,7 +127,7 @@ def test_the_check_fails_on_its_mutant(
 
         @classmethod
         def make_provider(cls) -> Provider:
-            made: Provider = mutant()
+            made: Provider = make()
             return made
 
     # In a store of the test's own, and before the provider looks for it.
@@ -135,7 +136,7 @@ def test_the_check_fails_on_its_mutant(
     if module == "weakened_mounts":
         dataset = example_dataset(tmp_path / "dataset")
         mounts = {"/data": dataset, "/workspace/given": dataset}
-    provider = mutant()
+    provider = make()
     session = Session(provider, tags={"conformance": _base.token()}, mounts=mounts)
     try:
         sandbox = session.sandbox().start().result(30)

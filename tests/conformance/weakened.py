@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from sandboxkit.provider import Output
+from sandboxkit.provider import FirstCommand, Output
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import LocalProvider, _arguments, _layout, _provider
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.types import Command, Exit, SandboxSpec
 from tests.conformance.changed import making
 
@@ -40,9 +41,9 @@ class Weakened(LocalProvider):
         ):
             yield
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
         async with self.weakness():
-            return await super().create(spec)
+            return await super().create(spec, first)
 
 
 IgnoresThePidsLimit = making(lambda spec: replace(spec, pids=1000), LocalProvider)
@@ -89,12 +90,15 @@ class AllowsNamespaces(Weakened):
         return _without_seccomp([option for option in given if option != "--disable-userns"])
 
 
+class _RunsOn(LocalBox):
+    async def exec(self, command: Command, output: Output) -> Exit:
+        return await asyncio.shield(asyncio.ensure_future(super().exec(command, output)))
+
+
 class LetsCommandsRunOn(LocalProvider):
     """Cancelling a command does not kill it."""
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        running = asyncio.ensure_future(super().exec(sandbox_id, command, output))
-        return await asyncio.shield(running)
+    box_type = _RunsOn
 
 
 class TrustsItsCommands(Weakened):
@@ -119,9 +123,9 @@ class TrustsItsCommands(Weakened):
 class LeavesNoHeadroom(LetsCommandsRunOn):
     """The limit of processes counts the agent's own, and a cancelled command is not killed."""
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
         with mock.patch.object(_provider, "_AGENT_PIDS", 0):
-            return await super().create(spec)
+            return await super().create(spec, first)
 
 
 def private_folder() -> Path:

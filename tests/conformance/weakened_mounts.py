@@ -14,8 +14,9 @@ from unittest import mock
 import anyio
 
 from sandboxkit import Volume
-from sandboxkit.provider import DatasetStore
+from sandboxkit.provider import DatasetStore, FirstCommand
 from sandboxkit.providers.local import LocalProvider, _layout
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.types import SandboxSpec
 from tests.conformance.changed import making
 from tests.conformance.weakened import private_folder
@@ -28,7 +29,7 @@ class RewritesMounts(LocalProvider):
         super().__init__()
         self._patching = anyio.Lock()
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
         # A pool makes several sandboxes at once, and patches have to end in reverse order.
         async with self._patching:
             laid_out = _layout.layout
@@ -39,7 +40,7 @@ class RewritesMounts(LocalProvider):
                 return root
 
             with mock.patch.object(_layout, "layout", layout):
-                return await super().create(spec)
+                return await super().create(spec, first)
 
     def rewrite(self, root: _layout.Layout) -> None:
         """Change the mounts of a sandbox's root."""
@@ -165,9 +166,9 @@ class GivesVolumesToTheirMaker(LocalProvider):
     def __init__(self) -> None:
         super().__init__()
         patched = mock.patch.object(
-            self._host,
+            self.host,
             "owning",
-            lambda _, folders, sources, prepare: os.dup(self._host._namespace(sources)),
+            lambda _, folders, sources, prepare: os.dup(self.host._namespace(sources)),
         )
         patched.start()
 

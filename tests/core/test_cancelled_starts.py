@@ -7,9 +7,10 @@ import anyio
 import pytest
 
 from sandboxkit import Operation, Session, _operation
-from sandboxkit._states import State
+from sandboxkit._lifecycle import State
 from sandboxkit.errors import ConfigurationError, SandboxError, SandboxTerminatedError
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.pool.providers import Failing, Gated, interrupt, on_the_loop, settled
 
@@ -19,8 +20,8 @@ T = TypeVar("T")
 class Shielded(Gated):
     """Cannot be cancelled: it returns a sandbox all the same."""
 
-    async def create(self, spec: SandboxSpec) -> str:
-        create = asyncio.ensure_future(super().create(spec))
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
+        create = asyncio.ensure_future(super().create(spec, first))
         with anyio.CancelScope(shield=True):
             await create
         return create.result()
@@ -42,7 +43,7 @@ def test_after_the_last_waiter_the_next_use_starts_again(kind: type[Gated]) -> N
         on_the_loop(lambda: None)
         provider.open()
         assert again.result(60).returncode == 0
-        assert list(provider._boxes) == [sandbox.id]
+        assert list(provider.boxes) == [sandbox.id]
         assert provider.creates == 2
 
 
@@ -137,7 +138,7 @@ def test_an_adoption_that_waits_when_the_session_closes_is_refused() -> None:
         session.close().result(60)
         with pytest.raises(ConfigurationError, match="is closed"):
             adopting.result(60)
-        assert list(provider._boxes) == [sandbox.id]
+        assert list(provider.boxes) == [sandbox.id]
 
 
 def test_a_ctrl_c_during_a_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_stop_waits_for_a_start_that_is_undone(by: str) -> None:
     assert not ending.done()
     provider.open()
     ending.result(60)
-    assert not provider._boxes
+    assert not provider.boxes
     session.close().result(60)
 
 
@@ -179,7 +180,7 @@ def test_close_undoes_starts_that_callers_wait_for() -> None:
     for operation in (starting, waiting):
         with pytest.raises(SandboxTerminatedError, match="was stopped"):
             operation.result(60)
-    assert not provider._boxes
+    assert not provider.boxes
 
 
 @pytest.mark.parametrize("by", ["stop", "close"])
@@ -195,7 +196,7 @@ def test_a_stop_without_waiters_still_completes(by: str) -> None:
 
     assert on_the_loop(on_the_same_turn)
     session.close().result(60)
-    assert not provider._boxes
+    assert not provider.boxes
 
 
 def test_a_cancelled_exit_still_frees_the_slot() -> None:
@@ -235,8 +236,8 @@ def test_stop_removes_the_remains_of_a_failed_start() -> None:
             session.sandbox(files=FILES).start().result(60)
         (note,) = caught.value.__notes__
         assert note == "and it could not be removed yet: the connection was reset"
-        assert len(provider._boxes) == 1
-    assert not provider._boxes
+        assert len(provider.boxes) == 1
+    assert not provider.boxes
 
 
 @pytest.mark.parametrize("others", [0, 1])

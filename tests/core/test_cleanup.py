@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import Operation, Session, _cleanup, _owners, _tags
+from sandboxkit import Operation, Session, _tags
+from sandboxkit._life import _cleanup, _owners
 from sandboxkit.errors import SandboxError
-from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import SandboxInfo, SandboxSpec, SandboxState, SnapshotInfo
 from tests.components import lack, reason
 from tests.pool.providers import Here, line_of, on_the_loop
@@ -85,7 +86,7 @@ def info(**tags: str) -> SandboxInfo:
     return SandboxInfo("id", "fake", SandboxState.RUNNING, tags)
 
 
-OWNER = "from sandboxkit import _owners; print(_owners.owner())"
+OWNER = "from sandboxkit._life import _owners; print(_owners.owner())"
 
 
 def dead_owner() -> str:
@@ -228,7 +229,7 @@ class Swept(Here):
     """Lists its sandboxes only once the gate is open, and fails then if it is told to."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(kind=_SweptBox)
         self.lists = 0
         self.gate = asyncio.Event()
         self.broken = False
@@ -243,14 +244,17 @@ class Swept(Here):
         async for found in super().list(tags):
             yield found
 
-    async def delete(self, sandbox_id: str) -> None:
-        await super().delete(sandbox_id)
-        self.done.set()
-
     def stray(self, owner: str, expires: float) -> str:
         """A sandbox of that owner."""
         tags = {_tags.OWNER: owner, _tags.EXPIRES: f"{expires:.0f}"}
-        return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(60)
+        return Operation(self.create(SandboxSpec(tags=tags, lifetime=None))).result(60).id
+
+
+class _SweptBox(FakeBox):
+    async def delete(self) -> None:
+        assert isinstance(self.provider, Swept)
+        await super().delete()
+        self.provider.done.set()
 
 
 def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
@@ -265,20 +269,20 @@ def test_the_first_start_sweeps_left_overs_without_waiting() -> None:
     with Session(provider) as session:
         session.sandbox().start().result(60)  # the sweep is still held
         session.sandbox().start().result(60)
-        assert stray in provider._boxes
+        assert stray in provider.boxes
         on_the_loop(provider.gate.set)
         assert provider.done.wait(60)
-    assert provider._boxes.keys() == kept
+    assert provider.boxes.keys() == kept
     assert provider.lists == 1
     for sandbox_id in kept:
-        Operation(provider.delete(sandbox_id)).result(60)
+        Operation(provider.box(sandbox_id).delete()).result(60)
 
 
 def test_a_failed_or_hung_sweep_affects_no_start() -> None:
     provider = Swept()
     with Session(provider) as session:
         session.sandbox().start().result(60)
-    assert not provider._boxes  # it hung until the session was closed
+    assert not provider.boxes  # it hung until the session was closed
     provider.broken = True
     provider.done.clear()
     on_the_loop(provider.gate.set)

@@ -8,6 +8,7 @@ import pytest
 from sandboxkit import OutcomeUnknownError, ProviderUnavailableError, Sandbox, Session
 from sandboxkit.provider import FirstCommand
 from sandboxkit.testing.conformance._base import until
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import Command, Exit, Output, SandboxSpec
 from tests.pool.providers import Gated, on_the_loop
 
@@ -16,7 +17,7 @@ class Eager(Gated):
     """It sends a first command along, and holds each creation from then on until it is let go."""
 
     def __init__(self) -> None:
-        super().__init__(at_end=True)
+        super().__init__(at_end=True, kind=_EagerBox)
         self.sent: list[tuple[str, ...]] = []
         """The commands that were sent along."""
         self.executed: list[tuple[str, ...]] = []
@@ -25,20 +26,23 @@ class Eager(Gated):
         self.refuses = False
         """Whether a failed start proves that the command did not run."""
 
-    async def create_for(self, spec: SandboxSpec, first: FirstCommand) -> str:
-        if first.claim():
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
+        if first is not None and first.claim():
             self.sent.append(first.command.argv)
-        sandbox_id = await self.create(spec)
-        if self.fails is not None:
-            await self.delete(sandbox_id)
+        box = await super().create(spec)
+        if first is not None and self.fails is not None:
+            await box.delete()
             if self.refuses:
                 first.refuted()
             raise self.fails
-        return sandbox_id
+        return box
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        self.executed.append(command.argv)
-        return await super().exec(sandbox_id, command, output)
+
+class _EagerBox(FakeBox):
+    async def exec(self, command: Command, output: Output) -> Exit:
+        assert isinstance(self.provider, Eager)
+        self.provider.executed.append(command.argv)
+        return await super().exec(command, output)
 
 
 def shares_the_start(sandbox: Sandbox, callers: int) -> None:
@@ -56,7 +60,7 @@ def provider() -> Eager:
 def session(provider: Eager) -> Iterator[Session]:
     with Session(provider) as session:
         yield session
-    assert not provider._boxes
+    assert not provider.boxes
 
 
 def test_the_command_that_starts_a_sandbox_is_sent_along(session: Session, provider: Eager) -> None:

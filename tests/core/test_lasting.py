@@ -3,17 +3,18 @@
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from sandboxkit import Operation, Sandbox, Session, errors
 from sandboxkit.kernel import Kernel
-from sandboxkit.providers.local import LocalProvider
+from sandboxkit.provider import Output
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.terminal import Terminal
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
-from sandboxkit.types import Ending, Exit
+from sandboxkit.types import Command, Ending, Exit
 
 Opens: TypeAlias = Callable[..., Kernel | Terminal]
 
@@ -161,24 +162,23 @@ def test_a_sandbox_that_ends_while_it_starts_says_so(held: Sandbox, opens: Opens
 def test_a_sandbox_that_ends_during_a_start_is_not_a_failure_to_start(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete, execute, ended = LocalProvider.delete, LocalProvider.exec, list[str]()
+    delete, execute, ended = LocalBox.delete, LocalBox.exec, list[str]()
 
-    async def noted(provider: LocalProvider, sandbox_id: str) -> None:
-        ended.append(sandbox_id)
-        await delete(provider, sandbox_id)
+    async def noted(box: LocalBox) -> None:
+        ended.append(box.id)
+        await delete(box)
 
-    # Any: the rest of the arguments, whatever they are.
-    async def seen_to_end(provider: LocalProvider, sandbox_id: str, *more: Any) -> Exit:
+    async def seen_to_end(box: LocalBox, command: Command, output: Output) -> Exit:
         before = not ended
         try:
-            return await execute(provider, sandbox_id, *more)
+            return await execute(box, command, output)
         except errors.SandboxTerminatedError:
             if not before:
                 raise
             return Exit(137, Ending.SIGNAL)  # what runs in it is seen to end before it does
 
-    monkeypatch.setattr(LocalProvider, "delete", noted)
-    monkeypatch.setattr(LocalProvider, "exec", seen_to_end)
+    monkeypatch.setattr(LocalBox, "delete", noted)
+    monkeypatch.setattr(LocalBox, "exec", seen_to_end)
     with Session("local", files=FILES) as session:
         held = session.sandbox()
         held.exec(["mkdir", HELD]).result(SECONDS)

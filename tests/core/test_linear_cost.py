@@ -11,7 +11,7 @@ import pytest
 
 from sandboxkit import Interpreter, Operation, Session, as_completed, wait
 from sandboxkit import _operation as operations
-from sandboxkit._streams import OutputStream
+from sandboxkit._calls._streams import OutputStream
 from tests.core.test_operation import forever, value
 from tests.pool.providers import on_the_loop
 

@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 import pytest
 
-from sandboxkit import Operation, Session, _loop, as_completed, wait
-from sandboxkit.testing import FakeProvider
+from sandboxkit import Operation, Session, as_completed, wait
+from sandboxkit._life import _loop
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from tests.pool.providers import on_the_loop
 
 
@@ -182,11 +183,11 @@ def test_blocking_an_event_loop_warns_at_the_callers_line(way: str) -> None:
 
 
 def test_leaving_a_plain_with_in_a_coroutine_warns_of_async_with(monkeypatch: Patch) -> None:
-    delete = FakeProvider.delete
+    delete = FakeBox.delete
 
-    async def slow_delete(provider: FakeProvider, sandbox_id: str) -> None:
+    async def slow_delete(box: FakeBox) -> None:
         await asyncio.sleep(0.2)
-        await delete(provider, sandbox_id)
+        await delete(box)
 
     async def main() -> None:
         with (
@@ -196,7 +197,7 @@ def test_leaving_a_plain_with_in_a_coroutine_warns_of_async_with(monkeypatch: Pa
             await session.sandbox().start()
         assert found[0].filename == __file__
 
-    monkeypatch.setattr(FakeProvider, "delete", slow_delete)
+    monkeypatch.setattr(FakeBox, "delete", slow_delete)
     asyncio.run(main())
 
 

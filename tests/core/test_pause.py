@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from sandboxkit import Sandbox, SandboxPausedError, SandboxState, SandboxTerminatedError, Session
-from sandboxkit._pause_clock import PauseClock
+from sandboxkit._lifecycle import PauseClock
 from sandboxkit.testing.conformance._base import token, until
 from tests.docker_here import TEST_IMAGE, require_docker
 from tests.pool.providers import line_of

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
-from sandboxkit.provider import Provider
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import Box, FirstCommand, Provider
 from sandboxkit.testing.conformance._base import until
 from sandboxkit.testing.conformance.ports import _ECHO, running
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.tunnels import PortConnection
 from sandboxkit.types import Command, Exit, Output, SandboxInfo, SandboxSpec
 
@@ -46,18 +46,23 @@ class WithoutPorts(Provider):
 
     name = "without"
 
-    async def create(self, spec: SandboxSpec) -> str:
-        return "w1"
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> Box:
+        return self.box("w1")
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        return Exit(0)
+    def box(self, sandbox_id: str) -> Box:
+        return _BoxWithoutPorts(self, sandbox_id)
 
     async def list(self, tags: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         none: tuple[SandboxInfo, ...] = ()
         for info in none:
             yield info
 
-    async def delete(self, sandbox_id: str) -> None:
+
+class _BoxWithoutPorts(Box):
+    async def exec(self, command: Command, output: Output) -> Exit:
+        return Exit(0)
+
+    async def delete(self) -> None:
         pass
 
 
@@ -101,7 +106,7 @@ def test_a_cancelled_connect_ends_its_task(
         finally:
             seen.append("cancelled")
 
-    monkeypatch.setattr(FakeProvider, "connect", waits)
+    monkeypatch.setattr(FakeBox, "connect", waits)
     connecting = sandbox.connect(80)
     until(lambda: seen == ["begun"], "it connects", DEADLINE)
     connecting.cancel()

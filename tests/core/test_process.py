@@ -10,7 +10,8 @@ import pytest
 
 from sandboxkit import Session, errors
 from sandboxkit.provider import Output
-from sandboxkit.testing import FakeProvider, _tree, fake
+from sandboxkit.testing import FakeProvider, fake
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import Command, CommandUsage, Ending, Exit
 from tests.pool.providers import interrupt
 
@@ -30,7 +31,7 @@ def test_ctrl_c_in_result_is_raised_once_the_command_is_dead(monkeypatch: Patch)
                 await anyio.sleep(0.3)
             killed.append(True)
 
-    monkeypatch.setattr(FakeProvider, "exec", killed_slowly)
+    monkeypatch.setattr(FakeBox, "exec", killed_slowly)
     with Session(FakeProvider()) as session:
         process = session.run(SLEEPS)
         with pytest.raises(TimeoutError):
@@ -65,15 +66,15 @@ def test_a_process_that_its_caller_killed_says_so() -> None:
 
 @pytest.mark.parametrize("way", ["kill", "timeout"])
 def test_an_unconfirmed_kill_has_an_unknown_outcome(way: str, monkeypatch: Patch) -> None:
-    async def loses_the_way(provider: FakeProvider, _: str, __: Command, output: Output) -> None:
+    async def loses_the_way(_: FakeBox, __: Command, output: Output) -> None:
         await output("stdout", b"so far")
         await output("stderr", b"and this")
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            raise errors.OutcomeUnknownError("it may run on", provider=provider.name) from None
+            raise errors.OutcomeUnknownError("it may run on") from None
 
-    monkeypatch.setattr(FakeProvider, "exec", loses_the_way)
+    monkeypatch.setattr(FakeBox, "exec", loses_the_way)
     with Session(FakeProvider()) as session:
         process = session.run(["anything"], timeout=0.2 if way == "timeout" else None)
         if way == "kill":
@@ -125,7 +126,7 @@ def test_check_names_the_failure(end: Exit, message: str, monkeypatch: Patch) ->
     async def ends(*_: object) -> Exit:
         return end
 
-    monkeypatch.setattr(FakeProvider, "exec", ends)
+    monkeypatch.setattr(FakeBox, "exec", ends)
     with Session(FakeProvider()) as session, pytest.raises(errors.CommandFailedError) as failed:
         session.run(["program"], check=True).result(60)
     assert str(failed.value) == message
@@ -134,10 +135,9 @@ def test_check_names_the_failure(end: Exit, message: str, monkeypatch: Patch) ->
 
 def test_deletion_ends_a_command_without_an_environment_yet(monkeypatch: Patch) -> None:
     # Between `execve` and the set-up of its memory a process has an empty /proc/PID/environ.
-    monkeypatch.setattr(_tree, "MARKER", "ANOTHER")
     monkeypatch.setattr(fake, "MARKER", "ANOTHER")
-    real = _tree.members
-    monkeypatch.setattr(_tree, "members", lambda mark, leader: real("unread", leader))
+    real = fake.members
+    monkeypatch.setattr(fake, "members", lambda mark, leader: real("unread", leader))
     with Session(FakeProvider()) as session, session.sandbox() as sandbox:
         running = sandbox.exec(SLEEPS)
         next(iter(running.stdout))

@@ -16,8 +16,10 @@ from typing import Any
 import anyio
 import pytest
 
-from sandboxkit import Operation, Process, Sandbox, Session, _reconciler, _waits, errors, wait
-from sandboxkit._states import State
+from sandboxkit import Operation, Process, Sandbox, Session, errors, wait
+from sandboxkit._life import _reconciler
+from sandboxkit._lifecycle import State
+from sandboxkit._room import _waits
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
 from tests.pool.providers import Counting, Failing, Gated, Here, line_of, own_places
@@ -33,7 +35,7 @@ def vanish(session: Session, sandbox: Sandbox) -> None:
     """End a sandbox at its backend, with no call of the session's in flight."""
     assert sandbox.id is not None
     # The provider is used on the background loop alone.
-    Operation(session._provider.delete(sandbox.id)).result(SOON)
+    Operation(session._provider.box(sandbox.id).delete()).result(SOON)
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -67,13 +69,13 @@ def test_a_deletion_that_failed_is_repeated_until_it_succeeds() -> None:
         assert not second.done()
         provider.failures = 0
         assert second.result(SOON).returncode == 0
-        until(lambda: not provider._boxes, "both are gone", SOON)
+        until(lambda: not provider.boxes, "both are gone", SOON)
         provider.failures = math.inf
         with pytest.raises(errors.SandboxError):
             session.sandbox(files={"/dev/null/no": b""}).start().result(SOON)
-        assert provider._boxes
+        assert provider.boxes
         provider.failures = 0
-        until(lambda: not provider._boxes, "the remains of the failed start are gone", SOON)
+        until(lambda: not provider.boxes, "the remains of the failed start are gone", SOON)
         assert session.run(TRUE).result(SOON).returncode == 0
 
 
@@ -98,7 +100,7 @@ def test_remains_without_room_may_be_started_again_and_given_up() -> None:
             until(lambda: life.state is State.LEFT_OVER, "it happens", SOON)
             provider.failures = 0
         assert sandbox.exec(TRUE).result(SOON).returncode == 0
-    assert not provider._boxes
+    assert not provider.boxes
 
 
 def limited(session: Session, limit: str, seconds: float) -> Process:
@@ -233,22 +235,22 @@ def test_after_close_the_reconciler_deletes_nothing() -> None:
     assert provider.attempts == attempts
     provider.failures = 0
     session.close().result(SOON)
-    assert not provider._boxes
+    assert not provider.boxes
 
 
-def test_a_message_about_a_wait_is_removed_once_it_is_stale_or_its_process_is_gone(
+def test_a_message_about_a_wait_is_removed_once_its_process_is_gone(
     own_places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = _waits.Wait("session")
     wait.publish("\udcff waits")
     (path,) = own_places.glob("waiting-*")
-    assert list(_waits.published()) == [f"process {os.getpid()}: \\udcff waits"]
-    os.utime(path, (0, 0))
     foreign = path.with_name("waiting-foreign")
-    foreign.write_text("named by somebody else")
-    assert list(_waits.published()) == ["named by somebody else"]
-    assert not path.exists()
+    foreign.write_text("of a process that was killed")
+    assert list(_waits.published()) == [f"process {os.getpid()}: \\udcff waits"]
+    assert not foreign.exists()
     wait.withdraw()
+    assert not path.exists()
+    foreign.touch()
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(foreign))
     wait.publish("waits")  # a folder that cannot be used stops no session
     wait.withdraw()

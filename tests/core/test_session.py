@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Operation, Sandbox, Session, errors, wait
-from sandboxkit._states import STOP_REQUESTED, TRANSITIONS, State
+from sandboxkit._life import _exit
+from sandboxkit._lifecycle import STOP_REQUESTED, TRANSITIONS, State
 from sandboxkit.provider import Provider
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
@@ -157,3 +158,31 @@ async def test_a_fake_provider_keeps_no_state_of_ended_sandboxes() -> None:
     assert len(ids) == 200
     assert traces(provider, ids) == []
     await Operation(provider.aclose())
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_sandbox_with_a_session_of_its_own_ends_with_it(detach: bool) -> None:
+    provider = FakeProvider()
+    with Sandbox.create(provider=provider, detach=detach, env={"A": "1"}) as sandbox:
+        assert sandbox.exec(["sh", "-c", "echo $A"]).result(60).stdout == "1\n"
+    assert ids(provider) == ([str(sandbox.id)] if detach else [])
+    sandbox.stop().result(60)
+    assert ids(provider) == []
+    with pytest.raises(errors.ConfigurationError, match="is closed"):
+        sandbox._own.sandbox()
+
+
+def test_a_refused_option_closes_the_session_of_its_own() -> None:
+    before = set(_exit._open)
+    with pytest.raises(errors.ConfigurationError, match="relative"):
+        Sandbox.create(provider=FakeProvider(), workdir="here")
+    until(lambda: set(_exit._open) <= before, "its session is closed")
+
+
+def test_a_failed_stop_of_such_a_sandbox_is_its_own_error_and_may_be_repeated() -> None:
+    provider = Failing(1)
+    sandbox = Sandbox.create(provider=provider).start().result(60)
+    with pytest.raises(errors.ProviderUnavailableError, match="was reset"):
+        sandbox.stop().result(60)
+    sandbox.stop().result(60)
+    assert ids(provider) == []

@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from sandboxkit import Operation, Sandbox, Session, errors
-from sandboxkit._lifecycle import Lifecycle
-from sandboxkit._states import State
-from sandboxkit.testing import FakeProvider
+from sandboxkit._lifecycle import Lifecycle, State
+from sandboxkit.provider import Box, FirstCommand
 from sandboxkit.testing.conformance._base import until
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import SandboxSpec, SnapshotInfo
 
 
@@ -26,7 +26,7 @@ def left(provider: FakeProvider) -> tuple[int, int]:
     async def stored() -> list[SnapshotInfo]:
         return [info async for info in provider.list_snapshots({})]
 
-    return len(provider._boxes), len(Operation(stored()).result(60))
+    return len(provider.boxes), len(Operation(stored()).result(60))
 
 
 def test_a_fork_of_a_sandbox_reached_by_id_or_stopped_is_refused() -> None:
@@ -56,10 +56,12 @@ class NoPermanentRoom(errors.CapacityError):
 def test_each_fork_succeeds_or_fails_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     create, turns = FakeProvider.create, itertools.count()
 
-    async def has_room_for_every_second(provider: FakeProvider, spec: SandboxSpec) -> str:
+    async def has_room_for_every_second(
+        provider: FakeProvider, spec: SandboxSpec, first: FirstCommand | None = None
+    ) -> FakeBox:
         if spec.snapshot is not None and next(turns) % 2:
             raise NoPermanentRoom("no room")
-        return await create(provider, spec)
+        return await create(provider, spec, first)
 
     monkeypatch.setattr(FakeProvider, "create", has_room_for_every_second)
     provider = FakeProvider()
@@ -107,13 +109,13 @@ def test_nothing_that_a_run_or_a_pool_has_left_keeps_a_snapshot() -> None:
 
 
 def test_a_cancelled_fork_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    create = FakeProvider.create
+    start = FakeBox.start
 
-    async def starts_slowly(provider: FakeProvider, spec: SandboxSpec) -> str:
+    async def starts_slowly(box: FakeBox, spec: SandboxSpec) -> None:
         await anyio.sleep(0 if spec.snapshot is None else 60)
-        return await create(provider, spec)
+        await start(box, spec)
 
-    monkeypatch.setattr(FakeProvider, "create", starts_slowly)
+    monkeypatch.setattr(FakeBox, "start", starts_slowly)
     provider = FakeProvider()
     with Session(provider) as session, session.sandbox() as sandbox:
         forking = sandbox.fork(3)
@@ -127,7 +129,7 @@ def test_a_fork_cancelled_as_it_succeeds_leaves_nothing(monkeypatch: pytest.Monk
     call = Lifecycle.call
 
     async def cancelled(
-        life: Lifecycle, work: Callable[[str], Awaitable[list[errors.SandboxError]]]
+        life: Lifecycle, work: Callable[[Box], Awaitable[list[errors.SandboxError]]]
     ) -> list[errors.SandboxError]:
         forks = await call(life, work)
         assert given.get().cancel()
@@ -153,7 +155,7 @@ def test_a_snapshot_that_cannot_be_copied_leaves_no_folder(
 
     with Session(FakeProvider()) as session, session.sandbox() as sandbox:
         before = sorted(tmp_path.iterdir())
-        monkeypatch.setattr(FakeProvider, "_copy", fail)
+        monkeypatch.setattr(FakeBox, "_copy", fail)
         with pytest.raises(OSError, match="No space"):
             sandbox.snapshot().result(60)
         assert sorted(tmp_path.iterdir()) == before

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import Operation
-from sandboxkit._pieces import Pieces
-from sandboxkit._streams import LINE_LIMIT, OutputStream
+from sandboxkit._calls._streams import LINE_LIMIT, OutputStream, Pieces
 
 LINES: list[tuple[str, list[str]]] = json.loads(Path(__file__).with_name("lines.json").read_text())
 """Texts, and their lines where one has four characters at most."""

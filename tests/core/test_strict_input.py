@@ -1,12 +1,20 @@
 """Every public call refuses what it does not understand before anything starts, and names what to do instead."""
 
 import asyncio
+import copy
+import datetime
+import gc
 import itertools
+import json
+import linecache
+import logging
 import os
+import pathlib
+import pickle
 import re
-import subprocess
 import sys
 import tomllib
+import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +23,7 @@ import pytest
 
 import sandboxkit
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxError, Session, _spec, _tags
+from sandboxkit._calls import _foreign_names
 from sandboxkit.errors import ImageNotFoundError
 from sandboxkit.testing import FakeProvider
 from sandboxkit.tunnels import PortConnection
@@ -46,12 +55,18 @@ async def handle(connection: PortConnection) -> None:
     """Never run, for want of a running event loop."""
 
 
+def names(session: Session, sandbox: Sandbox) -> dict[str, Any]:
+    """Return what the calls of the tables may name."""
+    modules = (asyncio, copy, datetime, json, os, pathlib, pickle, sandboxkit)
+    own: dict[str, Any] = {"__name__": "__main__", "s": session, "b": sandbox, "__file__": __file__}
+    own |= {"FakeProvider": FakeProvider, "Here": Here, "Lies": Lies, "handle": handle}
+    own |= {"cancelled": lambda: Operation(asyncio.sleep(0))}
+    return {**vars(sandboxkit), **{each.__name__: each for each in modules}, **own}
+
+
 def make(call: str, session: Session, sandbox: Sandbox, value: object) -> object:
     """Make a call of the table."""
-    names = {"s": session, "b": sandbox, "v": value, "FakeProvider": FakeProvider, "Here": Here}
-    names |= {"cancelled": lambda: Operation(asyncio.sleep(0)), "__file__": __file__}
-    names |= {"Lies": Lies, "handle": handle}
-    return eval(call, {**vars(sandboxkit), **names})
+    return eval(call, {**names(session, sandbox), "v": value})
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -166,69 +181,99 @@ def session() -> Iterator[Session]:
         yield session
 
 
-# Any: rows of either kind.
-MISTAKES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
+MISTAKES: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("mistakes.toml").read_text()
+)
+ROWS = {code: error for rows in MISTAKES.values() for code, error in rows.items()}
+PROGRAM = "train.py"
+LINES = 15
+FOREIGN: dict[str, dict[str, str]] = json.loads(
+    (Path(_foreign_names.__file__).parent / "foreign_names.json").read_text()
+)
 
 
-@pytest.mark.parametrize("name", MISTAKES["calls"])
-def test_a_mistake_names_its_remedy(session: Session, name: str) -> None:
-    row = MISTAKES["calls"][name]
-    with pytest.raises(ConfigurationError, match=row.get("matches") or re.escape(row["says"])):
-        make(row["call"], session, session.sandbox(), None)
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[None]:
+    """Fail if a mistake leads to anything but its error, such as a log of a result that nobody asked for."""
+    said: list[str] = []
+    gc.collect()  # what the tests before have left
+    handler = logging.Handler("WARNING")
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    yield
+    gc.collect()
+    Operation(asyncio.sleep(0)).result(60)  # the loop has let go of what has ended
+    gc.collect()
+    logging.getLogger().removeHandler(handler)
+    assert said == []
 
 
-@pytest.mark.parametrize(("name", "says"), MISTAKES["names"].items())
-def test_a_name_of_another_library_leads_to_ours(session: Session, name: str, says: str) -> None:
-    sandbox = session.sandbox()
-    process = session.run(["true"])
-    found = {
-        "session": session,
-        "sandbox": sandbox,
-        "process": process,
-        "stdout": process.stdout,
-        "result": process.result(60),
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There is no daemon, no cluster and no vendor's key."""
+    for name in os.environ:
+        if name.startswith(("E2B_", "MODAL_", "DAYTONA_", "KUBE")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nope")
+    monkeypatch.setenv("KUBECONFIG", "/nope")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def traceback_of(error: BaseException) -> list[str]:
+    """Return the traceback's lines as a program shows them, without the frames of asyncio."""
+    shown = traceback.TracebackException.from_exception(error)
+    files = [frame.filename for frame in shown.stack]
+    kept = [
+        each for each in shown.stack[files.index(PROGRAM) :] if "/asyncio/" not in each.filename
+    ]
+    shown.stack = traceback.StackSummary.from_list(kept)
+    return "".join(shown.format()).splitlines()
+
+
+@pytest.mark.usefixtures("quiet", "bare")
+@pytest.mark.parametrize("code", ROWS)
+def test_a_mistake_names_the_thing_and_the_remedy_on_one_screen(code: str) -> None:
+    if sys.version_info >= (3, 14) and ".run(s." in code:
+        pytest.skip("asyncio.run() takes awaitables")
+    kind, _, words = ROWS[code].partition(": ")
+    linecache.cache[PROGRAM] = (len(code), None, code.splitlines(keepends=True), PROGRAM)
+    with pytest.raises(BaseException) as raised, Session(FakeProvider()) as session:  # noqa: PT011 - named in the table
+        exec(compile(code, PROGRAM, "exec"), names(session, session.sandbox()))
+    assert type(raised.value).__name__ == kind
+    assert re.search(".*".join(map(re.escape, words.split("..."))), str(raised.value), re.DOTALL)
+    assert len(traceback_of(raised.value)) <= LINES
+
+
+def test_a_name_of_another_library_is_missing_and_leads_to_ours(session: Session) -> None:
+    process, sandbox = session.run(["true"]), session.sandbox().start().result(60)
+    kernel, terminal = sandbox.python(ipykernel=False), sandbox.terminal()
+    things = {
+        "Image": sandboxkit.Image(),
+        "Kernel": kernel,
+        "CellResult": kernel.run("1").result(60),
+        "Terminal": terminal,
+        "TerminalResult": terminal.run("true").result(60),
+        "Session": session,
+        "Sandbox": sandbox,
+        "Operation": sandbox.stat("/"),
+        "Process": process,
+        "ProcessResult": process.result(60),
+        "FileInfo": sandbox.stat("/").result(60),
+        "SandboxInfo": sandbox.status().result(60),
     }
-    owner, attribute = name.split(".")
-    with pytest.raises(AttributeError, match=re.escape(says) + "$") as error:
-        getattr(found[owner], attribute)
-    assert error.value.name == attribute  # Python adds the nearest name by itself
+    for owner, thing in things.items():
+        for ours, foreign in FOREIGN[owner].items():
+            for name in foreign.split():
+                with pytest.raises(AttributeError, match=f"{re.escape(ours)}$") as error:
+                    getattr(thing, name)
+                assert (error.value.name, error.value.obj) == (name, None)  # Python adds no name
 
 
-FAILURES: dict[str, str] = MISTAKES["failures"]
-
-
-def last_line(program: Path, code: str) -> str:
-    """Run a program that fails, and return the last line of its traceback, which fits on a screen."""
-    program.write_text(code)
-    nothing = {"DOCKER_HOST": "unix:///nope", "KUBECONFIG": "/nope", "HOME": str(program.parent)}
-    vendors = ("E2B_", "MODAL_", "KUBE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(vendors)}
-    ended = subprocess.run(
-        [sys.executable, str(program)],
-        env=kept | nothing,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.count("Traceback (most recent call last)") == 1, ended.stderr
-    assert len(ended.stderr.splitlines()) <= 15, ended.stderr
-    return ended.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("mistake", FAILURES.values(), ids=FAILURES)
-def test_a_traceback_fits_on_a_screen(mistake: str, tmp_path: Path) -> None:
-    last = last_line(tmp_path / "train.py", f"from sandboxkit import *\n{mistake}\n")
-    assert last.startswith("sandboxkit.errors.")
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="asyncio.run() takes awaitables there")
-@pytest.mark.parametrize("run", MISTAKES["runs"])
-def test_asyncio_run_of_an_operation_names_what_to_write(run: str, tmp_path: Path) -> None:
-    last = last_line(tmp_path / "train.py", f"{MISTAKES['prelude']}{run}\n")
-    assert last.startswith("ValueError: a coroutine was expected, got <")
-    assert "asyncio.run(main())" in last
-    assert "await" in last
+def test_the_name_of_an_integration_says_where_it_is() -> None:
+    for ours, foreign in FOREIGN["sandboxkit"].items():
+        for name in foreign.split():
+            with pytest.raises(ImportError, match=re.escape(ours)):
+                getattr(sandboxkit, name)
 
 
 def test_an_operation_names_the_remedy_to_asyncio_only(session: Session) -> None:

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, SandboxFileError, Session, _exec_files
+from sandboxkit import Operation, SandboxFileError, Session
+from sandboxkit._calls import _exec_files
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.core.test_transfer import Sent, file, receive
@@ -193,13 +194,12 @@ def test_forged_find_output_is_a_file_error(tmp_path: Path, answer: str) -> None
 
 def test_an_archive_of_a_provider_that_only_executes_may_be_left_early() -> None:
     async def main() -> None:
-        provider = FakeProvider()
-        sandbox_id = await provider.create(SandboxSpec())
+        box = await FakeProvider().create(SandboxSpec())
         try:
-            await provider.write_file(sandbox_id, "/workspace/f", bytes(1 << 22), mode=None)
-            async with aclosing(_exec_files.get_archive(provider, sandbox_id, "/workspace")) as tar:
+            await box.write_file("/workspace/f", bytes(1 << 22), mode=None)
+            async with aclosing(_exec_files.get_archive(box, "/workspace")) as tar:
                 assert await anext(tar)
         finally:
-            await provider.delete(sandbox_id)
+            await box.delete()
 
     Operation(main()).result(timeout=60)

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,6 @@ import pytest
 from sandboxkit import Operation, Process, Session, wait
 from sandboxkit.testing import FakeProvider
 from tests.core.test_operation import fail
-from tests.core.test_strict_input import MISTAKES
 
 FAILS = ["sh", "-c", "exit 3"]
 Logged = Callable[..., list[str]]
@@ -111,7 +111,31 @@ def test_a_forked_child_does_not_log_its_parents_results(session: Session, logge
 
 
 def test_a_program_without_logging_of_its_own_shows_it() -> None:
-    code = f"{MISTAKES['prelude']}wait([session.run({FAILS})]); session.close().result()"
+    code = (
+        "from sandboxkit import Session, wait\nfrom sandboxkit.testing import FakeProvider\n"
+        f"with Session(FakeProvider()) as session: wait([session.run({FAILS})])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert done.stderr.startswith(f"'sh -c exit 3' exited with status 3{NEVER[:34]}")
+
+
+def test_calls_that_the_end_of_a_block_cancels_are_named(logged: Logged) -> None:
+    with Session(FakeProvider()) as session:
+        sandbox = session.sandbox()
+        sandbox.write_file("/workspace/a", "1")
+        sandbox.exec(["true"])
+    (message,) = logged(1)
+    assert {"write_file('/workspace/a')", "Process 'true'"} <= {*re.split(", |before ", message)}
+
+
+def test_what_runs_until_the_end_of_a_block_is_not_named(logged: Logged) -> None:
+    with Session(FakeProvider()) as session, session.sandbox() as sandbox:
+        server = sandbox.exec(["sh", "-c", "echo ready; sleep 60"])
+        next(iter(server.stdout))
+    assert logged() == []
+
+
+def test_live_output_that_is_printed_warns(session: Session) -> None:
+    with pytest.warns(RuntimeWarning, match=r"take all of it from result\(\)\.stdout"):
+        assert "live output" in str(session.run(["true"]).stdout)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import Operation, Session, _cleanup, _registry
+from sandboxkit import Operation, Session, _registry
+from sandboxkit._life import _cleanup
 from tests import process_list
 from tests.docker_here import require_docker
 from tests.pool.providers import line_of

@@ -72,19 +72,6 @@ def test_no_mounts_are_always_accepted(make: Callable[[], Any]) -> None:
     make().check(SandboxSpec(mounts={}))
 
 
-def test_the_options_of_adapters_name_datasets_by_their_digests(dataset: Dataset) -> None:
-    pytest.importorskip("yaml")
-    pytest.importorskip("agents.sandbox")
-    from sandboxkit.integrations.inspect import SandboxkitConfig
-    from sandboxkit.integrations.openai_agents import SandboxkitClientOptions
-
-    mounts = {"/data": dataset.digest}
-    config, options = SandboxkitConfig(mounts=mounts), SandboxkitClientOptions(mounts=mounts)
-    for given in (config, options):
-        assert _spec.build(SandboxSpec(), given.options()).mounts == mounts
-    assert SandboxkitClientOptions.model_validate_json(options.model_dump_json()) == options
-
-
 def test_an_invalid_digest_is_refused_at_once_an_unknown_at_the_start(dataset: Dataset) -> None:
     with Session("local") as session:
         with pytest.raises(ConfigurationError, match="mounts"):

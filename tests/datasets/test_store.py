@@ -104,7 +104,7 @@ def test_a_copy_is_the_same_and_stored_once(source: Path, tmp_path: Path, state:
     assert Dataset(tmp_path / "copy") == dataset
     assert forgotten(source) == dataset.digest
     assert stored(dataset).stat().st_ino == inode
-    assert sorted(os.listdir(state / "datasets")) == sorted([dataset.digest[7:], "lock"])
+    assert os.listdir(state / "datasets") == [dataset.digest[7:]]
 
 
 def test_a_digest_names_what_is_stored(source: Path) -> None:
@@ -162,7 +162,7 @@ def test_full_disk_has_a_remedy(source: Path, state: Path, monkeypatch: pytest.M
     monkeypatch.setattr(_snapshot, "read", full)
     with pytest.raises(CapacityError, match="SANDBOXKIT_STATE_DIR"):
         Dataset(source)
-    assert os.listdir(state / "datasets") == ["lock"]
+    assert os.listdir(state / "datasets") == []
 
 
 def test_a_dataset_that_nothing_uses_is_removed(source: Path, state: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_dataset_that_nothing_uses_is_removed(source: Path, state: Path) -> No
     assert removed(dry_run=True) == [digest]
     assert removed(digest) == []
     assert removed() == [digest]
-    assert os.listdir(state / "datasets") == ["lock"]
+    assert os.listdir(state / "datasets") == []
     with pytest.raises(DatasetNotFoundError):
         Dataset(digest=digest)
 
@@ -197,12 +197,12 @@ def test_the_next_process_removes_what_a_killed_one_has_copied(source: Path, sta
     for _ in range(2):
         done = subprocess.run(command, timeout=60)
         assert done.returncode == -signal.SIGKILL
-        assert [name for name in os.listdir(state / "datasets") if name.startswith(".partial-")]
+        assert [*state.glob("datasets/.temporary-*/copy")]
     assert removed() == []
-    assert os.listdir(state / "datasets") == ["lock"]
+    assert os.listdir(state / "datasets") == []
     subprocess.run(command, timeout=60)
     assert (stored(Dataset(source)) / "a.txt").read_text() == "one"
-    assert not [name for name in os.listdir(state / "datasets") if name.startswith(".partial-")]
+    assert not [*state.glob("datasets/.*")]
 
 
 def test_processes_that_store_one_dataset_at_once_store_it_once(source: Path, state: Path) -> None:
@@ -212,4 +212,4 @@ def test_processes_that_store_one_dataset_at_once_store_it_once(source: Path, st
     with_pipes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     digests = {process.communicate(timeout=120)[0] for process in with_pipes}
     assert digests == {f"{Dataset(source).digest}\n"}
-    assert len(os.listdir(state / "datasets")) == 2
+    assert len(os.listdir(state / "datasets")) == 1

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from sandboxkit.providers.daytona import DaytonaProvider
 from tests.emulators._answers import Row
 from tests.emulators._server import Server
@@ -21,7 +21,7 @@ class Daytona(Vendor):
     def environment(self, server: Server) -> Mapping[str, str]:
         return {"DAYTONA_API_KEY": KEY, "DAYTONA_API_URL": f"{server.url}/api"}
 
-    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
+    def provider(self, timeout: float | None = None, **options: Any) -> VendorProvider[Any, Any]:
         return DaytonaProvider(timeout=timeout or self.timeout, build_timeout=20, **options)
 
     def fill(self, server: Server, sandboxes: int) -> None:

@@ -45,7 +45,7 @@ def test_a_shell_that_never_answers_times_out(
     server.set(profile="echo busy; sleep 1000")
     started = time.monotonic()
     with pytest.raises(ProviderUnavailableError, match="busy") as raised:
-        Operation(provider._run(str(sandbox.id), ECHO)).result(90)
+        Operation(provider.box(str(sandbox.id))._run(ECHO)).result(90)
     assert type(raised.value) is ProviderUnavailableError
     assert time.monotonic() - started < Daytona.timeout + 20
     eventually(lambda: server.state["terminals"] == before)
@@ -59,7 +59,7 @@ def test_a_cancelled_run_leaves_no_terminal(
 
     async def work() -> None:
         with anyio.move_on_after(0.5) as scope:
-            await provider._run(str(sandbox.id), ECHO)
+            await provider.box(str(sandbox.id))._run(ECHO)
         assert scope.cancelled_caught
 
     Operation(work()).result(90)

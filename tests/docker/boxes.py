@@ -5,6 +5,7 @@ from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
+from sandboxkit import provider as contract
 from sandboxkit.provider import Provider, StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.kubernetes import KubernetesProvider
@@ -16,8 +17,8 @@ P = TypeVar("P", bound=Provider)
 class Box:
     """One sandbox with a short way to run a command in it."""
 
-    def __init__(self, provider: Provider, sandbox_id: str) -> None:
-        self.provider, self.id = provider, sandbox_id
+    def __init__(self, inner: contract.Box) -> None:
+        self.inner, self.id, self.provider = inner, inner.id, inner.provider
 
     async def run(self, *argv: str, user: str | None = None) -> tuple[int, str, str]:
         """Its status, stdout and stderr."""
@@ -27,7 +28,7 @@ class Box:
             texts[stream] += chunk
 
         with anyio.fail_after(90):
-            ended = await self.provider.exec(self.id, Command(argv=argv, user=user), output)
+            ended = await self.inner.exec(Command(argv=argv, user=user), output)
         return ended.status, texts["stdout"].decode(), texts["stderr"].decode()
 
     async def python(self, code: str) -> str:
@@ -54,7 +55,7 @@ class Boxes(Generic[P]):
     async def start(self, by: Provider | None = None, **spec: Any) -> Box:
         """Start a sandbox with a provider, or with one of its own; it is deleted in the end."""
         by = by or self.provider()
-        self._started.append(Box(by, await by.create(SandboxSpec(**self._spec | spec))))
+        self._started.append(Box(await by.create(SandboxSpec(**self._spec | spec))))
         return self._started[-1]
 
     async def __aenter__(self) -> Self:
@@ -64,8 +65,7 @@ class Boxes(Generic[P]):
         """Delete the sandboxes and close the providers that there are so far."""
         try:
             while self._started:
-                box = self._started.pop()
-                await box.provider.delete(box.id)
+                await self._started.pop().inner.delete()
         finally:
             while self._providers:
                 await self._providers.pop().aclose()

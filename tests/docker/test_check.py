@@ -12,6 +12,8 @@ from typing import Any
 import anyio
 import pytest
 
+from sandboxkit import Operation
+from sandboxkit.cli import _providers
 from sandboxkit.errors import ConfigurationError, ImageNotFoundError, SandboxError
 from sandboxkit.providers.docker import DockerProvider, PullProgress
 from sandboxkit.providers.docker._container import device_requests
@@ -19,6 +21,7 @@ from sandboxkit.providers.docker._endpoint import Endpoint
 from sandboxkit.types import SandboxSpec
 from tests.docker.boxes import Containers
 from tests.docker.conftest import docker
+from tests.docker_here import require_docker
 from tests.kubernetes.registry import Registry
 from tests.local.test_image import docker_save, tar_of
 
@@ -131,10 +134,20 @@ async def test_a_missing_image_is_pulled_once_with_progress_and_again_after_it_w
         assert caplog.text.count(f"pulled image {image}") == 1
         assert (await provider._images.ensure(image)).user == "1234"
         docker("rmi", "--force", image)
-        await provider.delete((await boxes.start(provider, image=image)).id)
+        await (await boxes.start(provider, image=image)).inner.delete()
         assert caplog.text.count(f"pulled image {image}") == 2
     assert {progress.image for progress in seen} == {image}
     assert any("Pull complete" in progress.status for progress in seen)
+
+
+def test_doctor_says_why_no_sandbox_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_docker()
+    monkeypatch.setenv("SANDBOXKIT_DOCKER_IMAGE", "127.0.0.1:1/absent:9")
+    monkeypatch.setattr(_providers, "_START_SECONDS", 60)
+    found = Operation(_providers.tried(["docker"])).result(60)["docker"]
+    assert not found.available
+    assert found.detail.endswith("; no sandbox starts")
+    assert "refused" in found.remedy
 
 
 @pytest.mark.anyio

@@ -73,11 +73,11 @@ async def test_runtimes_that_a_reload_changes_are_seen_and_a_new_program_is_look
     runtimes = Runtimes()
     with FaultProxy(f"unix://{SOCKET}", plan=plan) as proxy:
         provider = DockerProvider(base_url=proxy.url)
-        first = await provider._daemon.info()
+        first = await provider.daemon.info()
         await runtimes.prove(GVISOR, None, first, version)
-        assert await provider._daemon.info() is first
+        assert await provider.daemon.info() is first
         monkeypatch.setattr(_daemon, "monotonic", lambda: monotonic() + 61)
-        second = await provider._daemon.info()
+        second = await provider.daemon.info()
         await provider.aclose()
     assert runtimes.settle(SandboxSpec(), None, first) == (GVISOR, "w")
     assert runtimes.settle(SandboxSpec(), None, second) == (SandboxSpec(), None)
@@ -92,11 +92,11 @@ async def test_a_wrapper_is_known_by_the_kernel_of_its_first_sandbox(
 ) -> None:
     require_gvisor()
     provider = boxes.provider(runtime=runtime)
-    info = await provider._daemon.info()
+    info = await provider.daemon.info()
     assert info.default_runtime == "runc"
     # The daemon does have this runtime: only the name of its program is not what tells.
     wrapper = {runtime: ("/opt/wrapper", *info.runtimes[runtime][1:])}
-    provider._daemon._info = replace(info, runtimes={**info.runtimes, **wrapper})
+    provider.daemon._info = replace(info, runtimes={**info.runtimes, **wrapper})
     if runtime == "runc":
         with pytest.raises(ConfigurationError, match=r"isolation='gvisor'.*runc"):
             await boxes.start(provider, isolation=isolation)

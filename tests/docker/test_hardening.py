@@ -92,7 +92,7 @@ SPECS |= {"service": {"command": ("sleep", "600")}, "strict": {"profile": "stric
 async def look(boxes: Containers, provider: DockerProvider, name: str) -> list[Any]:
     """Its network namespace and interfaces, who was heard by the name, and a new name's address."""
     box = await boxes.start(provider, **SPECS[name])
-    assert (await provider.read_file(box.id, "/etc/hosts", max_bytes=1000)) == HOSTS
+    assert (await box.inner.read_file("/etc/hosts", max_bytes=1000)) == HOSTS
     return list(json.loads(await box.python(PROGRAMS["loopback"])))
 
 
@@ -117,7 +117,7 @@ async def test_each_sandbox_has_its_own_loopback_and_names(boxes: Containers) ->
 
 
 async def test_a_daemon_that_mounts_no_part_of_a_volume_makes_the_names(boxes: Containers) -> None:
-    agent = boxes.provider()._agent
+    agent = boxes.provider().agent
     hosts = (await agent.ensure(os.environ["SANDBOXKIT_DOCKER_IMAGE"])).hosts
     refused = json.dumps({"message": f"mounts denied: the path {hosts} is not shared"}).encode()
     creations: list[str] = []

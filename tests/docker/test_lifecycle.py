@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from sandboxkit import Session, errors
-from sandboxkit._owners import is_expired
+from sandboxkit._life._owners import is_expired
 from sandboxkit.provider import StreamName
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.docker import DockerProvider, _loaders
@@ -55,9 +55,9 @@ async def test_others_containers_are_neither_listed_nor_deleted(
     docker("create", "--name", name, "--label", "sandboxkit=1", image)
     try:
         assert name not in [info.id async for info in provider.list({})]
-        await provider.delete(name)
+        await provider.box(name).delete()
         with pytest.raises(errors.SandboxNotFoundError):
-            await provider.get(name)
+            await provider.box(name).info()
         assert docker("inspect", name)
     finally:
         docker("rm", "--force", name)
@@ -67,9 +67,9 @@ async def test_others_containers_are_neither_listed_nor_deleted(
 async def test_cancelled_starts_leave_none(
     provider: DockerProvider, tag: str, after: float
 ) -> None:
-    await provider._daemon.info()
+    await provider.daemon.info()
     with anyio.move_on_after(after):
-        await provider.delete(await provider.create(SandboxSpec(tags={"test": tag})))
+        await (await provider.create(SandboxSpec(tags={"test": tag}))).delete()
     assert await listed(provider, tag) == []
 
 
@@ -97,15 +97,15 @@ def own_agent(tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 async def test_a_removed_agent_volume_is_filled_again(boxes: Containers, own_agent: None) -> None:
     provider = boxes.provider()
-    await provider.delete((await boxes.start(provider)).id)
-    volume = (await provider._agent.ensure("unused")).name
+    await (await boxes.start(provider)).inner.delete()
+    volume = (await provider.agent.ensure("unused")).name
     for state in ("absent", "empty"):
         docker("volume", "rm", volume)
         if state == "empty":
             docker("volume", "create", volume)
         box = await boxes.start(provider)
         assert await box.python("print(1)") == "1"
-        await provider.delete(box.id)
+        await box.inner.delete()
     docker("volume", "rm", volume)
 
 
@@ -118,7 +118,7 @@ async def test_a_loader_of_a_client_that_was_killed_goes_with_the_next_fill(
     for each in (name, other):
         docker("create", "--name", each, "--label", "sandboxkit.loader=", image)
     await anyio.sleep(1.1)  # the daemon tells whole seconds
-    volume = (await provider._agent.ensure(image)).name
+    volume = (await provider.agent.ensure(image)).name
     left = docker("ps", "-a", "--format", "{{.Names}}")
     docker("rm", other)
     docker("volume", "rm", volume)
@@ -141,24 +141,24 @@ async def test_commands_say_how_it_ended(boxes: Containers, how: str, expected: 
     async def die() -> None:
         command = Command(argv=("sh", "-c", "echo running; sleep 60"))
         with pytest.raises(errors.SandboxTerminatedError, match=expected) as caught:
-            await box.provider.exec(box.id, command, output)
+            await box.inner.exec(command, output)
         assert not caught.value.out_of_memory
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(die)
         await running.wait()
         if how == "delete":
-            await box.provider.delete(box.id)
+            await box.inner.delete()
         else:
             await anyio.run_process(["docker", "kill", box.id])
 
 
 async def test_a_detached_sandbox_outlives_its_process(provider: DockerProvider, tag: str) -> None:
-    sandbox_id = client(PROGRAMS["detached"], tag).communicate(timeout=60)[0].strip()
+    box = provider.box(client(PROGRAMS["detached"], tag).communicate(timeout=60)[0].strip())
     await anyio.sleep(1)
-    assert await Box(provider, sandbox_id).python("print('alive')") == "alive"
-    assert (await provider.get(sandbox_id)).state is SandboxState.RUNNING
-    await provider.renew(sandbox_id, 1.0)
+    assert await Box(box).python("print('alive')") == "alive"
+    assert (await box.info()).state is SandboxState.RUNNING
+    await box.renew(1.0)
     await until_gone(provider, tag)
 
 
@@ -178,23 +178,24 @@ async def test_a_renewed_sandbox_has_not_expired(provider: DockerProvider, tag: 
     for seconds in (3, 30):  # a busy machine may take longer than that to start it
         expires = time.time() + seconds
         tags = {"test": tag, "sandboxkit.expires": f"{expires:.3f}"}
-        sandbox_id = await provider.create(SandboxSpec(tags=tags, lifetime=60))
-        if (await provider.get(sandbox_id)).expires_at is not None:
+        box = await provider.create(SandboxSpec(tags=tags, lifetime=60))
+        if (await box.info()).expires_at is not None:
             break
-        await provider.delete(sandbox_id)
-    await provider.renew(sandbox_id, 600)
+        await box.delete()
+    await box.renew(600)
     await anyio.sleep(expires - time.time() + 0.5)  # until that moment has passed
     [info] = await listed(provider, tag)
     assert info.expires_at is None
     assert not is_expired(info)
-    await provider.delete(sandbox_id)
+    await box.delete()
 
 
 @pytest.fixture
-def image(daemon: None) -> Iterator[str]:
-    """An image of a user whose home nobody else may enter, without /workspace."""
+def image(daemon: None, request: pytest.FixtureRequest) -> Iterator[str]:
+    """An image of a user whose home nobody else may enter, without /workspace, or as a test changes that."""
     name = "sandboxkit-tests/of-a-user"
     add = "useradd --create-home --uid 1234 app && chmod 700 /home/app && rm -rf /workspace"
+    add += getattr(request, "param", "")
     recipe = f"FROM {TEST_IMAGE}\nRUN {add}\nUSER app\n".encode()
     build = ["docker", "build", "--quiet", "--tag", name, "-"]
     subprocess.run(build, input=recipe, capture_output=True, check=True)
@@ -213,6 +214,13 @@ def test_the_workdir_belongs_to_the_user(image: str) -> None:
             session.sandbox(workdir="/etc/passwd/work").start().result(30)
 
 
+@pytest.mark.parametrize("image", [" && touch /workspace"], indirect=True)
+def test_no_workdir_belongs_to_the_agent(image: str) -> None:
+    with Session("docker", image=image, user="nobody") as session:  # whose home is /nonexistent
+        done = session.run(["sh", "-c", "touch file && pwd"]).result(30)
+        assert (done.stdout, done.stderr) == ("/tmp/workspace\n", "")
+
+
 async def test_a_busy_program_past_its_share_was_throttled(boxes: Containers) -> None:
     # So little of a processor that a busy machine's own slowness is more than that.
     box = await boxes.start(cpus=0.1)
@@ -222,7 +230,7 @@ async def test_a_busy_program_past_its_share_was_throttled(boxes: Containers) ->
     # Ten of the shares of a tenth of a second, however long it stands still meanwhile.
     code = "import time\nwhile time.process_time() < 0.13: pass"
     with anyio.fail_after(60):
-        done = await box.provider.exec(box.id, Command(("python", "-c", code)), ignore)
+        done = await box.inner.exec(Command(("python", "-c", code)), ignore)
     assert done.usage.throttled_seconds is not None
     assert 0 < done.usage.throttled_seconds < 60
 

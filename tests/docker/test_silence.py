@@ -39,12 +39,12 @@ BODIES = {name: text.encode("latin-1") for name, text in _DATA["bodies"].items()
 
 async def lives(provider: DockerProvider, tag: str) -> None:
     """All that a provider asks of its daemon."""
-    sandbox_id = await provider.create(SandboxSpec(tags={"test": tag}))
+    box = await provider.create(SandboxSpec(tags={"test": tag}))
     try:
-        assert [info.id for info in await listed(provider, tag)] == [sandbox_id]
-        await provider.get(sandbox_id)
+        assert [info.id for info in await listed(provider, tag)] == [box.id]
+        await box.info()
     finally:
-        await provider.delete(sandbox_id)
+        await box.delete()
 
 
 async def meets(tag: str, where: str, fault: Fault, timeout: float = 3.0) -> errors.SandboxError:
@@ -167,7 +167,7 @@ async def test_calls_to_a_hung_daemon_end_and_can_be_cancelled(listener: socket.
             await provider.create(SandboxSpec())
         provider = DockerProvider(base_url=url, timeout=30)
         with anyio.move_on_after(0.2) as scope:
-            await provider.get("sandboxkit-0123456789abcdef")
+            await provider.box("sandboxkit-0123456789abcdef").info()
         assert scope.cancelled_caught
 
 
@@ -230,11 +230,11 @@ async def test_a_silent_streams_outcome_is_unknown(
 
     command = Command(("sh", "-c", "echo running; sleep 600"))
     with anyio.fail_after(BUSY), pytest.raises(errors.OutcomeUnknownError):
-        await provider.exec(box.id, command, output)
+        await box.inner.exec(command, output)
     with anyio.fail_after(BUSY), pytest.raises(errors.ProviderUnavailableError):
-        await provider.delete(box.id)
+        await box.inner.delete()
     bridge.resume()
-    await provider.delete(box.id)
+    await box.inner.delete()
     assert await listed(provider, tag) == []
     await boxes.close()
 
@@ -310,10 +310,9 @@ def test_the_owners_death_ends_its_sandboxes(tag: str, way: str, hiccup: bool) -
 
 def test_the_documents_say_how_long_the_grace_is() -> None:
     root = Path(__file__).parents[2]
-    for page in ("ARCHITECTURE.md", "docs/concepts/sessions.md"):
-        assert f"{docker_provider._GRACE:g} seconds" in (root / page).read_text()
-    page = "docs/concepts/providers.md"
-    assert f"within {docker_provider._GRACE:g} s;" in (root / page).read_text()
+    for page, unit in (("sessions", "seconds,"), ("providers", "s;")):
+        text = (root / "docs/concepts" / f"{page}.md").read_text()
+        assert f"within {docker_provider._GRACE:g} {unit}" in text
 
 
 async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept(
@@ -323,7 +322,7 @@ async def test_a_closed_provider_keeps_no_connection_though_an_error_is_kept(
 
     async def ask() -> errors.SandboxNotFoundError:
         with pytest.raises(errors.SandboxNotFoundError) as kept:
-            await provider.get("sandboxkit-0123456789abcdef")
+            await provider.box("sandboxkit-0123456789abcdef").info()
         return kept.value
 
     async def all_closed() -> None:

@@ -20,6 +20,7 @@ from sandboxkit.providers.docker import _direct
 from sandboxkit.providers.docker._container import AGENT_SOCKET
 from sandboxkit.providers.docker._daemon import Daemon
 from sandboxkit.providers.docker._endpoint import Endpoint
+from sandboxkit.providers.docker._provider import DockerBox
 from sandboxkit.providers.docker._stream import AttachStream
 from tests.components import needs_root
 from tests.data_here import beside
@@ -146,14 +147,15 @@ GREETING = frames.encode(frames.Kind.HELLO, 0, requests.hello(None))
 async def test_root_talks_to_the_agent_past_the_daemon(boxes: Containers) -> None:
     provider = boxes.provider()
     box = await boxes.start(provider)
-    known = provider._known(box.id)
+    known = box.inner
+    assert isinstance(known, DockerBox)
     assert await box.run("echo", "hello") == (0, "hello\n", "")
     assert known.client is not known.lifeline
     await box.run("sh", "-c", "sleep 1000 > /dev/null 2>&1 &")
     # The agent's process is found without the daemon.
-    assert provider._agent_pid(known) == int(docker("inspect", "-f", "{{.State.Pid}}", box.id)[0])
-    await provider.delete(box.id)
-    assert provider._agent_pid(provider._known(box.id)) is None
+    assert known._agent_pid() == int(docker("inspect", "-f", "{{.State.Pid}}", box.id)[0])
+    await known.delete()
+    assert provider.box(box.id)._agent_pid() is None
     with pytest.raises(SandboxNotFoundError):
         await box.run("true")
 
@@ -163,7 +165,8 @@ async def test_a_distant_daemon_is_not_bypassed(boxes: Containers, bridge: Fault
     box = await boxes.start(provider)
     for _ in range(5):
         assert await box.run("echo", "hello") == (0, "hello\n", "")
-    known = provider._known(box.id)
+    known = box.inner
+    assert isinstance(known, DockerBox)
     assert known.client is known.lifeline
     await boxes.close()
 

@@ -153,5 +153,5 @@ def test_a_sandbox_without_taker_can_be_deleted_and_listings_remove_remains(
     assert keepers() == []
     assert len(paused) == 1
     for info in session.list({"test": "strict"}).result(PATIENCE):
-        Operation(session._provider.delete(info.id)).result(PATIENCE)
+        Operation(session._provider.box(info.id).delete()).result(PATIENCE)
     assert containers("label=test=strict") == []

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from sandboxkit import Sandbox
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.providers.e2b._answers import NoRouteError
 from tests.emulators._server import Server
@@ -30,19 +30,23 @@ class E2B(Vendor):
         api = server.url + prefix(server)
         return {"E2B_API_KEY": KEY, "E2B_API_URL": api, "E2B_SANDBOX_URL": server.url}
 
-    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
+    def provider(self, timeout: float | None = None, **options: Any) -> VendorProvider[Any, Any]:
         return E2BProvider(timeout=timeout or self.timeout, **options)
 
     def fill(self, server: Server, sandboxes: int) -> None:
         server.set(limit=sandboxes)
 
     async def run(
-        self, provider: BakingProvider[Any], sandbox: Sandbox, argv: tuple[str, ...], stream: str
+        self,
+        provider: VendorProvider[Any, Any],
+        sandbox: Sandbox,
+        argv: tuple[str, ...],
+        stream: str,
     ) -> ProgramStream:
         assert isinstance(provider, E2BProvider)
-        machine = provider._known(str(sandbox.id)).machine
+        machine = provider.box(str(sandbox.id)).machine
         if machine is not None:  # it has not ended
-            machine.streams = stream == "streamed"
+            machine.account.streams = stream == "streamed"
         return await super().run(provider, sandbox, argv, stream)
 
 

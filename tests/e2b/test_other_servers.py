@@ -12,7 +12,7 @@ import pytest
 
 from sandboxkit import Image, Operation, Session, errors
 from sandboxkit.providers.e2b import E2BProvider, _machine, _stream
-from sandboxkit.providers.e2b._run import run
+from sandboxkit.providers.e2b._provider import start_program
 from tests.data_here import beside
 from tests.e2b.server import emulator, prefix
 from tests.e2b.test_pause import left
@@ -147,13 +147,13 @@ def test_a_sandbox_whose_route_openkruise_lost_is_not_taken_for_deleted() -> Non
         message = f"Sandbox route not found, maybe it is crashed or killed: {sandbox.id}"
         path = f"DELETE {prefix(server)}/sandboxes/{sandbox.id}"
         server.fault(path, "status", status=404, body={"code": 404, "message": message})
-        provider = session._provider
+        box = session._provider.box(str(sandbox.id))
         with pytest.raises(errors.ProviderUnavailableError, match="still lists it"):
-            Operation(provider.delete(str(sandbox.id))).result(30)
+            Operation(box.delete()).result(30)
         server.clear()
-        Operation(provider.delete(str(sandbox.id))).result(30)
+        Operation(box.delete()).result(30)
         assert server.alive == []
-        Operation(provider.delete(str(sandbox.id))).result(30)  # the same status, and it is gone
+        Operation(box.delete()).result(30)  # the same status, and it is gone
 
 
 def test_a_user_that_the_template_lacks_is_an_error_with_the_remedy() -> None:
@@ -169,13 +169,13 @@ def test_a_daemon_that_cannot_close_stdin_lets_programs_read_their_last_input() 
     provider = E2BProvider()
     with emulator("openkruise") as server, Session(provider) as session:
         sandbox = session.sandbox().start().result(30)
-        machine = provider._known(str(sandbox.id)).machine
+        machine = provider.box(str(sandbox.id)).machine
         assert machine is not None
         before = server.state["programs"]
 
         async def talk() -> None:
             script = "sleep 0.3; cd /workspace; head -c 1000 >part && mv part whole"
-            program = await run(machine, ("sh", "-c", f"{script}; exec sleep 1000"))
+            program = await start_program(machine, ("sh", "-c", f"{script}; exec sleep 1000"))
             await program.send(b"x" * 1000)
             await program.aclose()
 

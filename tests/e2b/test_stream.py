@@ -22,7 +22,7 @@ UNKNOWN = {"code": "unimplemented", "message": "process.Process.StreamInput is n
 @pytest.fixture
 def machine(provider: E2BProvider, sandbox: Sandbox) -> Machine:
     assert sandbox.id is not None
-    machine = provider._known(sandbox.id).machine
+    machine = provider.box(sandbox.id).machine
     assert machine is not None
     return machine
 
@@ -31,7 +31,7 @@ def test_the_first_program_shows_whether_an_input_can_be_streamed(
     server: Server, provider: E2BProvider, session: Session
 ) -> None:
     session.sandbox().start().result(PATIENCE)
-    assert provider._account.streams is True
+    assert provider.account.streams is True
     assert not any(CALLED in request for request in server.requests)
     assert sum(STREAMED in request for request in server.requests) == 1
 
@@ -67,7 +67,7 @@ def test_a_proxy_that_begins_to_hold_inputs_is_noticed(
     server.break_connections()
     first = sandbox.exec(["true"]).exception(2 * PATIENCE)
     assert first is None or isinstance(first, OutcomeUnknownError | ProviderUnavailableError)
-    eventually(lambda: machine.streams is False)
+    eventually(lambda: machine.account.streams is False)
     # Until the connection is replaced, a call says that nothing was sent.
     eventually(lambda: sandbox.exec(["echo", "there"]).exception(2 * PATIENCE) is None)
 

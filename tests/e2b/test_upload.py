@@ -63,11 +63,11 @@ def test_an_upload_that_is_lost_ends_the_start_and_leaves_nothing(
 ) -> None:
     server.fault(UPLOAD, kind, status=502)
     provider = E2BProvider(timeout=4.0)
-    provider._account.streams = True
+    provider.account.streams = True
     first = FirstCommand(Command(("true",)))
     try:
         with pytest.raises(ProviderUnavailableError, match="upload"):
-            Operation(provider.create_for(SandboxSpec(lifetime=600), first)).result(60)
+            Operation(provider.create(SandboxSpec(lifetime=600), first)).result(60)
         assert first.sent  # it may have arrived: only a refusal proves the opposite
         assert server.alive == []
     finally:

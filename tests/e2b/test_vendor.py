@@ -7,7 +7,7 @@ import pytest
 
 from sandboxkit import Operation, Sandbox
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from tests.e2b.server import E2B
 from tests.emulators._server import Server
 from tests.hosted.conformance import CostsConformance, StrictConformance, VendorConformance
@@ -42,7 +42,7 @@ class TestE2B(VendorConformance, CostsConformance):
         eventually(lambda: server.state["programs"] == before)
 
     def test_a_start_that_is_cancelled_leaves_no_program(
-        self, server: Server, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
+        self, server: Server, provider: VendorProvider[Any, Any], sandbox: Sandbox, stream: str
     ) -> None:
         before = server.state["programs"]
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from sandboxkit import ConfigurationError, Credential, Egress, PortError, Sandbox, Session
-from sandboxkit.egress._resolve import addresses, is_own
+from sandboxkit.egress._proxy import addresses, is_own
 from tests.core.test_ports import WithoutPorts
 from tests.egress import conftest as egress
 from tests.egress.conftest import CASES, DEADLINE, PROGRAMS, World, asked, exchange, out

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from sandboxkit import Credential, Session
-from sandboxkit.egress import _resolve
+from sandboxkit.egress import _proxy
 from tests.egress import conftest as egress
 from tests.egress.conftest import DEADLINE, PROGRAMS, World, asked, out
 from tests.egress.test_attacks import hello
@@ -72,7 +72,7 @@ def test_a_sandbox_that_wants_every_file_leaves_some_to_others_and_to_starts(wor
 def test_a_lookup_that_was_given_up_keeps_its_thread_and_blocks_no_other_sandbox(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_resolve, "_RESOLVE_SECONDS", 0.5)
+    monkeypatch.setattr(_proxy, "_RESOLVE_SECONDS", 0.5)
     rules = world.rules("*.slow.test", world.web)
     with egress.slow_names(DEADLINE) as (gate, inside), Session("local", network=rules) as session:
         asking, other = session.sandbox(), session.sandbox()

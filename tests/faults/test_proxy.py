@@ -1,13 +1,10 @@
 """The fault proxy: bytes and requests pass as they would without it, until it is told to break them."""
 
 import contextlib
-import http.client
-import http.server
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
@@ -87,18 +84,6 @@ def silent(end: socket.socket) -> bool:
     return True
 
 
-def test_a_half_closed_end_stays_half_closed(peer: Peer) -> None:
-    with ends(peer) as (_, client, server):
-        client.sendall(b"question")
-        client.shutdown(socket.SHUT_WR)
-        assert whole(server) == b"question"
-        server.sendall(b"answer")
-        time.sleep(0.05)  # the client's end has long passed; the answer must still
-        server.sendall(b", all of it")
-        server.close()
-        assert whole(client) == b"answer, all of it"
-
-
 def test_a_stall_holds_everything_and_healing_lets_it_pass(peer: Peer) -> None:
     with ends(peer) as (proxy, client, server):
         client.sendall(b"before")
@@ -175,96 +160,3 @@ def test_a_planned_fault_meets_one_exchange(
             other.sendall(b"answer")
             assert again.recv(100) == b"answer"
         assert proxy.faults == {type(fault).__name__: 1}
-
-
-@dataclass
-class Web:
-    """A real HTTP/1.1 server that keeps its connections, and what it was asked."""
-
-    url: str = ""
-    asked: list[str] = field(default_factory=list)
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    state = Web()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            state.asked.append(self.path)
-            size = len(self.rfile.read(int(self.headers["Content-Length"])))
-            body = str(size).encode() if size else b"x" * 1000
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield state
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@contextlib.contextmanager
-def client(web: Web, plan: faults.Plan) -> Iterator[http.client.HTTPConnection]:
-    """A connection through a proxy with this plan; it connects again when it has to."""
-    with faults.FaultProxy(web.url, plan=plan) as proxy:
-        made = http.client.HTTPConnection(proxy.url.removeprefix("http://"), timeout=SECONDS)
-        with contextlib.closing(made):
-            yield made
-
-
-def ask(made: http.client.HTTPConnection, path: str, body: bytes = b"") -> bytes:
-    made.request("POST", path, body)
-    with made.getresponse() as answer:
-        return answer.read()
-
-
-def test_each_request_of_a_kept_connection_is_asked_about(web: Web) -> None:
-    seen: list[faults.Request] = []
-    with client(web, seen.append) as made:
-        assert ask(made, "/a") == b"x" * 1000
-        # A body that arrives in many pieces, and looks like a request, is not another one.
-        body = b"GET /not HTTP/1.1\r\n\r\n" * 100_000
-        assert ask(made, "/b", body) == str(len(body)).encode()
-        assert ask(made, "/c") == b"x" * 1000
-    paths = ("/a", "/b", "/c")
-    assert seen == [faults.Request(n, f"POST {path} HTTP/1.1") for n, path in enumerate(paths)]
-
-
-@pytest.mark.parametrize("size", [0, 5_000_000])
-def test_a_planned_answer_is_given_and_the_request_does_not_pass(web: Web, size: int) -> None:
-    answers = [faults.too_many_requests(2.5), faults.HttpAnswer(500, b"{}")]
-    with client(web, lambda r: answers[r.number] if r.number < 2 else None) as made:
-        for status, after, body in ((429, "2.5", answers[0].body), (500, None, b"{}")):
-            made.connect()
-            try:
-                made.request("POST", "/work", bytes(size))
-            except OSError:  # a server that answers early closes before it has read all
-                assert size
-            with made.getresponse() as answer:
-                assert (answer.status, answer.headers["Retry-After"]) == (status, after)
-                assert answer.read() == body
-        assert web.asked == []
-        assert ask(made, "/work", b"abc") == b"3"
-
-
-def test_faults_of_one_request_on_a_kept_connection_leave_the_others(web: Web) -> None:
-    planned: dict[int, faults.Fault] = {1: faults.Drop(), 3: faults.Half(900)}
-    with client(web, lambda r: planned.get(r.number)) as made:
-        assert ask(made, "/first", b"1") == b"1"
-        with pytest.raises(http.client.RemoteDisconnected):
-            ask(made, "/dropped", b"2")
-        assert ask(made, "/third", b"3") == b"1"
-        with pytest.raises(http.client.IncompleteRead):
-            ask(made, "/half")
-    assert web.asked == ["/first", "/dropped", "/third", "/half"]

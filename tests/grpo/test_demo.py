@@ -83,7 +83,7 @@ def test_it_learns_to_write_run_read_the_error_and_fix(tmp_path: Path) -> None:
 def test_each_task_is_solved_by_its_reference_alone() -> None:
     numbers = random.Random(0)
     chosen = [numbers.choice(real_tasks.tasks(family)) for family in FAMILIES]
-    grader = HostCompare(together=True)
+    grader = HostCompare()
 
     async def grade() -> list[tuple[float | None, float | None]]:
         async with grading_session(grader, "local", max_concurrency=4) as session:

@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.grpo_failures import Failing
-from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Session
+from sandboxkit import Operation, ProviderUnavailableError, Session
 from sandboxkit.integrations.grpo import sampling
 from sandboxkit.integrations.grpo.buffer import Batch
 from sandboxkit.integrations.grpo.config import read
@@ -22,11 +22,9 @@ from sandboxkit.integrations.grpo.engines import Completion, Engine, SampleReque
 from sandboxkit.integrations.grpo.metrics import batch_metrics
 from sandboxkit.integrations.grpo.rollout import Group, Rollout, RolloutRunner
 from sandboxkit.integrations.grpo.sampling import Sampling, Stop
-from sandboxkit.integrations.grpo.turns import calls_in
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict, grading_session
 from sandboxkit.providers.local import LocalProvider
 from tests.grpo.tiny import chat_tokenizer
-from tests.rewards.test_linear import TEXTS, Parser, slow_texts
 from tests.trl.graders import Refusing
 
 END = 2
@@ -249,18 +247,6 @@ def test_a_sandbox_that_cannot_be_had_masks(provider: Any, files: Any, said: str
         (made,) = run(subject, row(files=files))
     assert (made.verdict.reward, made.needed_sandbox) == (None, True)
     assert said in made.verdict.detail
-
-
-def test_tools_need_a_chat_template(session: Session) -> None:
-    tokenizer = chat_tokenizer()
-    tokenizer.chat_template = None
-    config = read(None, ["model.name=m", "data.train=t", "rollout.max_turns=2"])
-    with pytest.raises(ConfigurationError, match="needs a tokenizer with a chat template"):
-        RolloutRunner(config, tokenizer, {END}, Script(tokenizer, [""]), session)
-
-
-def test_the_tool_calls_of_a_hostile_turn_are_read_in_linear_time() -> None:
-    assert slow_texts(Parser(calls_in, TEXTS)) == {}
 
 
 def evaluated(folder: Path, provider: Any, rows: int, *more: str) -> tuple[Any, list[float]]:

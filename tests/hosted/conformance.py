@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sandboxkit import Operation, Sandbox, Session, Snapshot, errors
+from sandboxkit.provider import Box, FirstCommand
 from sandboxkit.types import SandboxSpec
 from tests.emulators._programs import Programs
 from tests.hosted.faults import FaultsConformance
@@ -80,11 +81,12 @@ class VendorConformance(FaultsConformance, StreamsConformance, Programs):
         provider = self.vendor.provider(30.0)
         made, refused, early, until = provider.create, 0, 0, 0.0
 
-        async def watched(spec: SandboxSpec) -> str:
+        async def watched(spec: SandboxSpec, first: FirstCommand | None = None) -> Box:
             nonlocal refused, early, until
             early += time.monotonic() < until
             try:
-                return await made(spec)
+                box: Box = await made(spec, first)
+                return box
             except errors.ProviderUnavailableError as error:
                 refused += 1
                 until = max(until, time.monotonic() + (error.retry_after or 0.0))

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandboxkit import _registry
 from sandboxkit.provider import FirstCommand
-from sandboxkit.providers._hosted.agent import HostedInstance
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorBox, VendorProvider
 from sandboxkit.types import Command, SandboxSpec
 from tests.daytona.server import emulator as daytona
 from tests.e2b.server import emulator as e2b
@@ -38,29 +38,29 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "baked"
 
 
-Provider = BakingProvider[HostedInstance]
+Box = VendorBox[Any]
+Provider = VendorProvider[Box, Any]
 
 
 def loaded(vendor: str) -> Provider:
     provider = _registry.load(vendor)
-    assert isinstance(provider, BakingProvider)
+    assert isinstance(provider, VendorProvider)
     return provider
 
 
 @asynccontextmanager
 async def made(
     provider: Provider, spec: SandboxSpec = SPEC, first: FirstCommand | None = None
-) -> AsyncIterator[str]:
+) -> AsyncIterator[Box]:
     """A sandbox, which is deleted at the end."""
-    starting = provider.create(spec) if first is None else provider.create_for(spec, first)
-    sandbox_id = await starting
+    box = await provider.create(spec, first)
     try:
-        yield sandbox_id
+        yield box
     finally:
-        await provider.delete(sandbox_id)
+        await box.delete()
 
 
-async def printed(provider: Provider, sandbox_id: str, command: Command) -> str:
+async def printed(box: Box, command: Command) -> str:
     """Run a command, which succeeds, and return its output."""
     text = b""
 
@@ -68,5 +68,5 @@ async def printed(provider: Provider, sandbox_id: str, command: Command) -> str:
         nonlocal text
         text += data
 
-    assert (await provider.exec(sandbox_id, command, output)).status == 0
+    assert (await box.exec(command, output)).status == 0
     return text.decode()

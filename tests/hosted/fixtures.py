@@ -8,7 +8,7 @@ import pytest
 from sandboxkit import Operation, Sandbox, Session, Snapshot, _ambient
 from sandboxkit.providers._hosted import creation
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from tests.docker_here import require_docker
 from tests.hosted.streams import Use
 from tests.hosted.vendor import Vendor
@@ -72,7 +72,7 @@ def server(vendor: Vendor, one_emulator: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[Any]]:
+def provider(vendor: Vendor, server: Any) -> Iterator[VendorProvider[Any, Any]]:
     """A provider whose every call has to end within the vendor's `timeout`."""
     provider = vendor.provider()
     yield provider
@@ -81,7 +81,7 @@ def provider(vendor: Vendor, server: Any) -> Iterator[BakingProvider[Any]]:
 
 
 @pytest.fixture
-def session(server: Any, provider: BakingProvider[Any]) -> Iterator[Session]:
+def session(server: Any, provider: VendorProvider[Any, Any]) -> Iterator[Session]:
     with Session(provider) as session:
         yield session
         server.clear()
@@ -102,7 +102,7 @@ def stream(vendor: Vendor) -> str:
 
 
 @pytest.fixture
-def use(vendor: Vendor, provider: BakingProvider[Any], sandbox: Sandbox, stream: str) -> Use:
+def use(vendor: Vendor, provider: VendorProvider[Any, Any], sandbox: Sandbox, stream: str) -> Use:
     """Start a program in the sandbox, do something with its stream, and close it."""
 
     def using(action: Callable[[ProgramStream], Awaitable[Any]], argv: tuple[str, ...]) -> Any:

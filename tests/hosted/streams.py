@@ -10,7 +10,7 @@ import pytest
 
 from sandboxkit import Operation, Sandbox, SandboxNotFoundError
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from tests.hosted.vendor import Vendor
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class StreamsConformance:
         assert sorted(woken) == ["receiver", "sender"]
 
     def test_a_sandbox_that_has_ended_is_not_found(
-        self, server: Any, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
+        self, server: Any, provider: VendorProvider[Any, Any], sandbox: Sandbox, stream: str
     ) -> None:
         server.kill_sandboxes()
         with pytest.raises(SandboxNotFoundError):

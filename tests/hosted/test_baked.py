@@ -13,7 +13,7 @@ from sandboxkit.cli import main
 from sandboxkit.errors import ImageNotFoundError
 from sandboxkit.providers._hosted import install
 from sandboxkit.types import Command
-from tests.hosted.conftest import SPEC, Provider, loaded, made, printed
+from tests.hosted.conftest import SPEC, Box, Provider, loaded, made, printed
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ async def provider(anyio_backend: str, vendor: str, state: Path) -> AsyncIterato
 
 
 async def start(provider: Provider, image: str | None = None) -> None:
-    async with made(provider, replace(SPEC, image=image)) as sandbox_id:
-        await printed(provider, sandbox_id, Command(("true",)))
+    async with made(provider, replace(SPEC, image=image)) as box:
+        await printed(box, Command(("true",)))
 
 
 async def test_a_start_uses_the_baked_agent(provider: Provider, vendor: str) -> None:
@@ -38,7 +38,7 @@ async def test_a_start_uses_the_baked_agent(provider: Provider, vendor: str) -> 
     try:
         await start(later)
         # Had it been missing there, the start would have learned what to send.
-        assert later._assumed_agents == {baked.reference: install.PRESENT}
+        assert later.assumed_agents == {baked.reference: install.PRESENT}
     finally:
         await later.aclose()
 
@@ -51,7 +51,7 @@ async def test_baking_twice_builds_once(provider: Provider) -> None:
 
 async def test_a_start_works_after_the_baked_image_was_removed(provider: Provider) -> None:
     baked = await provider.bake(None, renew=False)
-    await provider._remove_snapshot(baked.reference)
+    await provider.remove_snapshot(baked.reference)
     await start(provider)
     assert await provider.baked() == []
 
@@ -91,14 +91,15 @@ async def test_a_cancelled_baking_leaves_nothing(provider: Provider) -> None:
 async def test_a_baking_that_is_cancelled_while_its_sandbox_is_deleted_leaves_nothing(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete = provider.delete
+    kind = type(provider.box("any"))
+    delete = kind.delete
     with anyio.CancelScope() as scope:
 
-        async def cancelled(sandbox_id: str) -> None:
+        async def cancelled(box: Box) -> None:
             scope.cancel()
-            await delete(sandbox_id)
+            await delete(box)
 
-        monkeypatch.setattr(provider, "delete", cancelled)
+        monkeypatch.setattr(kind, "delete", cancelled)
         await provider.bake(None)
     assert scope.cancel_called
     assert [each.current for each in await provider.baked()] == [True]

@@ -8,38 +8,47 @@ import pytest
 from sandboxkit.errors import OutcomeUnknownError, ProviderUnavailableError
 from sandboxkit.providers._hosted import ambiguous, creation
 from sandboxkit.providers._hosted.creation import Creations
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 
 pytestmark = pytest.mark.anyio
+
+
+class Made(FakeBox):
+    """A sandbox of a vendor."""
+
+    def __init__(self, vendor: "Vendor", sandbox_id: str) -> None:
+        super().__init__(FakeProvider(), sandbox_id)
+        self.vendor = vendor
+
+    async def delete(self) -> None:
+        self.vendor.answer()
+        self.vendor.alive.remove(self)
 
 
 class Vendor:
     """It makes what it is asked for; its answers get lost while it is `broken`."""
 
     def __init__(self) -> None:
-        self.alive: list[str] = []
+        self.alive: list[Made] = []
         self.broken = True
         self.made = 0
-        self.creations = Creations(self.delete, provider="vendor")
+        self.creations = Creations(provider="vendor")
 
     def answer(self) -> None:
         if self.broken:
             raise ambiguous.AmbiguousError("the connection broke", provider="vendor")
 
-    async def make(self) -> str:
+    async def make(self) -> Made:
         self.made += 1
-        self.alive.append(f"box{self.made}")
+        self.alive.append(Made(self, f"box{self.made}"))
         self.answer()
         return self.alive[-1]
 
-    async def find(self) -> list[str]:
+    async def find(self) -> list[Made]:
         self.answer()
         return list(self.alive)
 
-    async def delete(self, sandbox_id: str) -> None:
-        self.answer()
-        self.alive.remove(sandbox_id)
-
-    async def create(self) -> str:
+    async def create(self) -> Made:
         return await self.creations.once(self.make, self.find, left=f"a sandbox {self.made}")
 
 
@@ -58,13 +67,12 @@ async def test_an_unfindable_creation_is_removed_on_close_and_by_the_next_one(
         await vendor.create()
     assert type(caught.value) is ProviderUnavailableError
     vendor.broken = False
-    assert vendor.alive == ["box1"]
+    assert [box.id for box in vendor.alive] == ["box1"]
     if then == "close":
         await vendor.creations.settle()
         assert vendor.alive == []
     else:
-        assert await vendor.create() == "box2"
-        assert vendor.alive == ["box2"]
+        assert [await vendor.create()] == vendor.alive
 
 
 async def test_close_names_what_may_be_left_and_can_be_repeated(vendor: Vendor) -> None:
@@ -79,10 +87,10 @@ async def test_close_names_what_may_be_left_and_can_be_repeated(vendor: Vendor) 
 
 async def test_a_sandbox_that_could_not_be_prepared_is_removed_later(vendor: Vendor) -> None:
     vendor.broken = False
-    sandbox_id = await vendor.create()
+    box = await vendor.create()
     vendor.broken = True
     with pytest.raises(ProviderUnavailableError) as caught:
-        async with vendor.creations.preparing(sandbox_id):
+        async with vendor.creations.preparing(box):
             raise OutcomeUnknownError("it broke", provider="vendor")
     assert "box1 could not be removed yet" in caught.value.__notes__[0]
     vendor.broken = False
@@ -91,7 +99,7 @@ async def test_a_sandbox_that_could_not_be_prepared_is_removed_later(vendor: Ven
 
 
 async def test_a_sandbox_that_appears_late_is_awaited(vendor: Vendor) -> None:
-    async def lost() -> str:
+    async def lost() -> Made:
         raise ambiguous.AmbiguousError("no answer", provider="vendor")
 
     vendor.broken = False
@@ -100,7 +108,7 @@ async def test_a_sandbox_that_appears_late_is_awaited(vendor: Vendor) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(vendor.creations.settle)
         await anyio.sleep(0.05)
-        vendor.alive.append("late")
+        vendor.alive.append(Made(vendor, "late"))
     assert vendor.alive == []
 
 

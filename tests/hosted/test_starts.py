@@ -18,7 +18,7 @@ from sandboxkit.providers._hosted.ambiguous import AmbiguousError
 from sandboxkit.providers.e2b import E2BProvider
 from sandboxkit.types import Command, SandboxSpec
 from tests.e2b.server import emulator as e2b
-from tests.hosted.conftest import SPEC, Provider, loaded, made, printed
+from tests.hosted.conftest import SPEC, Box, Provider, loaded, made, printed
 
 pytestmark = pytest.mark.anyio
 
@@ -70,11 +70,12 @@ def _decoded(argv: tuple[str, ...]) -> Iterator[bytes]:
 @pytest.fixture
 def runs(anyio_backend: str, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """The programs that the provider runs from here on."""
-    run, found = provider._run, Runs()
+    kind, found = type(provider.box("any")), Runs()
+    run = kind._run
     found.arrives.set()
 
-    async def recorded(sandbox_id: str, argv: tuple[str, ...]) -> ByteStream:
-        stream, noted = await run(sandbox_id, argv), Run(b"".join(_decoded(argv)))
+    async def recorded(box: Box, argv: tuple[str, ...]) -> ByteStream:
+        stream, noted = await run(box, argv), Run(b"".join(_decoded(argv)))
         send, receive = stream.send, stream.receive
 
         async def sending(item: bytes) -> None:
@@ -92,17 +93,17 @@ def runs(anyio_backend: str, provider: Provider, monkeypatch: pytest.MonkeyPatch
         found.all.append(noted)
         return stream
 
-    monkeypatch.setattr(provider, "_run", recorded)
+    monkeypatch.setattr(kind, "_run", recorded)
     return found
 
 
 async def test_the_request_that_starts_a_baked_agent_has_all_that_the_agent_needs(
     provider: Provider, runs: Runs
 ) -> None:
-    async with made(provider, replace(SPEC, env={"A": "1"})) as sandbox_id:
+    async with made(provider, replace(SPEC, env={"A": "1"})) as box:
         assert [each.data for each in runs.all] == [b""]
         script = 'echo "$A ${SANDBOXKIT_FIRST-no}"; grep -la SANDBOXKIT_FIRST /proc/[0-9]*/cmdline'
-        mine = (await printed(provider, sandbox_id, shell(script))).splitlines()
+        mine = (await printed(box, shell(script))).splitlines()
         assert mine[0] == "1 no"
         assert len(mine) <= 3  # the command's own shell, and grep
         assert len(runs.all) == 1
@@ -115,11 +116,11 @@ async def test_secrets_and_what_is_too_large_for_a_command_line_are_sent_on_the_
     """Vendors log command lines."""
     value = SECRET if name == "secrets" else "x" * 70_000
     spec = SandboxSpec(lifetime=600, **{name: {"KEY": value}})  # type: ignore[arg-type]  # one of two
-    async with made(provider, spec) as sandbox_id:
+    async with made(provider, spec) as box:
         (run,) = runs.all
         assert len(run.data) > len(value)
         assert value.encode() not in run.request
-        assert await printed(provider, sandbox_id, shell('echo "$KEY"')) == f"{value}\n"
+        assert await printed(box, shell('echo "$KEY"')) == f"{value}\n"
 
 
 @pytest.fixture(params=PLACES)
@@ -128,9 +129,9 @@ async def spec(request: pytest.FixtureRequest, provider: Provider) -> SandboxSpe
     if request.param != "in the image":
         for baked in await provider.baked():
             await provider.unbake(baked)
-        provider._assumed_agents.clear()
+        provider.assumed_agents.clear()
         if request.param == "guessed wrongly":
-            provider._assumed_agents[""] = install.PRESENT
+            provider.assumed_agents[""] = install.PRESENT
     return SPEC
 
 
@@ -153,9 +154,9 @@ async def test_the_first_command_is_sent_before_anything_is_heard_of_the_agent(
 
     async with anyio.create_task_group() as group:
         group.start_soon(hear)
-        async with made(provider, spec, first) as sandbox_id:
+        async with made(provider, spec, first) as box:
             assert runs.arrives.is_set()
-            assert await printed(provider, sandbox_id, first.command) == f"{mark}\n"  # it ran once
+            assert await printed(box, first.command) == f"{mark}\n"  # it ran once
             assert all(have_it())
 
 
@@ -163,11 +164,11 @@ async def test_variables_of_the_first_command_are_sent_on_the_stream(
     provider: Provider, runs: Runs
 ) -> None:
     first = FirstCommand(shell('echo "$KEY"', KEY=SECRET))
-    async with made(provider, SPEC, first) as sandbox_id:
+    async with made(provider, SPEC, first) as box:
         (run,) = runs.all
         assert SECRET.encode() not in run.request
         assert SECRET.encode() in run.data
-        assert await printed(provider, sandbox_id, first.command) == f"{SECRET}\n"
+        assert await printed(box, first.command) == f"{SECRET}\n"
 
 
 async def test_a_start_that_breaks_after_the_command_was_sent_may_have_run_it(
@@ -176,7 +177,7 @@ async def test_a_start_that_breaks_after_the_command_was_sent_may_have_run_it(
     first = FirstCommand(Command(("true",)))
     runs.breaks = True
     with pytest.raises(errors.ProviderUnavailableError, match="broke"):
-        await provider.create_for(spec, first)
+        await provider.create(spec, first)
     assert first.sent
 
 
@@ -185,7 +186,7 @@ async def test_an_agent_that_refuses_has_not_run_the_command_that_was_sent_along
 ) -> None:
     first = FirstCommand(Command(("true",)))
     with pytest.raises(errors.SandboxStartError, match="/proc/no/such"):
-        await provider.create_for(replace(spec, workdir="/proc/no/such"), first)
+        await provider.create(replace(spec, workdir="/proc/no/such"), first)
     assert not first.sent
 
 
@@ -199,9 +200,9 @@ async def test_a_refused_program_has_not_run_the_command_that_was_sent_with_it(
             assert first.sent
             raise error
 
-        monkeypatch.setattr(provider, "_run", refuse)
+        monkeypatch.setattr(type(provider.box("any")), "_run", refuse)
         with pytest.raises(errors.SandboxError):
-            await provider.create_for(SPEC, first)
+            await provider.create(SPEC, first)
         return first.sent
 
     assert not await sent(errors.ProviderUnavailableError("cannot be reached", provider="x"))
@@ -223,4 +224,4 @@ def test_a_sandbox_that_is_deleted_at_once_is_no_reason_to_probe_e2bs_streams_ag
                 sandbox = session.sandbox()
                 assert sandbox.exec(["true"]).result(60).returncode == 0
                 sandbox.stop().result(60)
-                assert provider._account.streams is True
+                assert provider.account.streams is True

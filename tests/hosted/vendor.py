@@ -15,7 +15,7 @@ from unittest import mock
 
 from sandboxkit import Sandbox, SandboxError, errors
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from tests.emulators._answers import Row
 from tests.emulators._server import Server
 
@@ -83,7 +83,7 @@ class Vendor(ABC):
         """The variables that lead the vendor's SDK to the emulator."""
 
     @abstractmethod
-    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
+    def provider(self, timeout: float | None = None, **options: Any) -> VendorProvider[Any, Any]:
         """A provider that is not patient, or as patient as it says."""
 
     @property
@@ -114,10 +114,14 @@ class Vendor(ABC):
         raise NotImplementedError
 
     async def run(
-        self, provider: BakingProvider[Any], sandbox: Sandbox, argv: tuple[str, ...], stream: str
+        self,
+        provider: VendorProvider[Any, Any],
+        sandbox: Sandbox,
+        argv: tuple[str, ...],
+        stream: str,
     ) -> ProgramStream:
         """Run a program whose input goes as `stream` says."""
-        started: ProgramStream = await provider._run(str(sandbox.id), argv)
+        started: ProgramStream = await provider.box(str(sandbox.id))._run(argv)
         return started
 
     @property

@@ -3,14 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pip
 import pytest
 
 from sandboxkit import Image, Sandbox, Session, Snapshot
-from sandboxkit._state_folder import state_folder
+from sandboxkit._life._state_folder import state_folder
 from sandboxkit.errors import ConfigurationError, ImageBuildError, SandboxTerminatedError
 from sandboxkit.images import _lock
 from sandboxkit.images._build import TAG
@@ -116,19 +116,31 @@ def test_a_failed_step_is_named_and_leaves_nothing(provider: str, recipe: Image)
     assert Sandbox.list(tags=TAGS, provider=provider).result(60) == []
 
 
-def _builder(folder: Path, stop_at: str = "never") -> "subprocess.Popen[str]":
-    """Start a process that builds an image, and stands still once its progress is at a line."""
-    tag = f"images-test:{os.getpid()}"
-    argv = [sys.executable, "-c", DATA["builder"], str(folder), tag, stop_at]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def builder(recipe: Image, tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start a process that builds an image, and stands still once its progress is at `stop_at`."""
+    made = list["subprocess.Popen[str]"]()
+
+    def start(stop_at: str = "never") -> "subprocess.Popen[str]":
+        tag = f"images-test:{os.getpid()}"
+        argv = [sys.executable, "-c", DATA["builder"], str(tmp_path / "app"), tag, stop_at]
+        made.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        return made[-1]
+
+    yield start
+    for each in made:
+        with each:
+            each.kill()
 
 
 def lock_of(image: Snapshot) -> Path:
     return state_folder() / f"image-{image.tags[TAG]}.lock"
 
 
-def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_path: Path) -> None:
-    builders = [_builder(tmp_path / "app") for _ in range(4)]
+def test_of_processes_that_build_at_once_one_runs_the_steps(
+    builder: Callable[..., "subprocess.Popen[str]"],
+) -> None:
+    builders = [builder() for _ in range(4)]
     outputs = [each.communicate(timeout=120)[0].splitlines() for each in builders]
     assert len({lines[-1] for lines in outputs}) == 1
     assert sum("[2/2] RUN sleep 1" in lines for lines in outputs) == 1
@@ -137,14 +149,16 @@ def test_of_processes_that_build_at_once_one_runs_the_steps(recipe: Image, tmp_p
 
 
 def test_a_builder_that_is_killed_leaves_its_build_to_the_next(
-    recipe: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Image,
+    builder: Callable[..., "subprocess.Popen[str]"],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    killed = _builder(tmp_path / "app", stop_at="[2/2]")
+    killed = builder("[2/2]")
     assert killed.stdout is not None
     for line in killed.stdout:
         if line.startswith("[2/2]"):
             break
-    waiting = _builder(tmp_path / "app")
+    waiting = builder()
     assert waiting.stdout is not None
     assert waiting.stdout.readline().startswith("another build of this image is in progress")
     monkeypatch.setattr(_lock, "_SLACK", 0.5)
@@ -190,20 +204,3 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match=words):
             call()
-
-
-def test_a_dockerfile_is_a_recipe(recipe: Image, tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text(DATA["dockerfile"])
-    lines: list[str] = []
-    made = Image.from_dockerfile(tmp_path / "Dockerfile")
-    made.build("local", tags=TAGS, progress=lines.append).result(60)
-    assert "/workspace/deep" in lines
-    token = (tmp_path / "app" / "token").read_text()
-    assert lines[-2:] == ["one two\u2028three\x85", f"{token}print('from the image')"]
-
-
-@pytest.mark.parametrize(("text", "words"), DATA["refused"].items())
-def test_a_dockerfile_is_refused_with_its_line(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "Dockerfile").write_text(text)
-    with pytest.raises(ConfigurationError, match=words):
-        Image.from_dockerfile(tmp_path / "Dockerfile")

@@ -65,13 +65,6 @@ async def test_a_failed_start_is_reported_and_leaves_nothing(provider: str) -> N
         await SandboxkitSandboxEnvironment.sample_init("test", config, {})
 
 
-async def test_a_start_past_its_limit_is_an_error_of_the_infrastructure(provider: str) -> None:
-    config = SandboxkitConfig(provider=provider, start_timeout=0.001)
-    with pytest.raises(SandboxError, match=r"start_timeout=0\.001 s") as raised:
-        await SandboxkitSandboxEnvironment.sample_init("test", config, {})
-    assert raised.value.retryable
-
-
 async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
     with anyio.move_on_after(0.01):
         config = SandboxkitConfig(provider=provider)
@@ -80,8 +73,8 @@ async def test_a_cancelled_start_leaves_nothing(provider: str) -> None:
 
 
 async def test_a_config_of_another_kind_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"compose\.yaml': No such file"):
-        await SandboxkitSandboxEnvironment.sample_init("test", "compose.yaml", {})
+    with pytest.raises(ConfigurationError, match=r"other\.yaml': No such file"):
+        await SandboxkitSandboxEnvironment.sample_init("test", "other.yaml", {})
     with pytest.raises(ConfigurationError, match="unknown provider 'podman'"):
         await SandboxkitSandboxEnvironment.sample_init("test", "podman", {})
     with pytest.raises(ValueError, match="memory_gb"):
@@ -90,9 +83,9 @@ async def test_a_config_of_another_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["services: {default: {}}", "- provider", "provider: [", "3"])
 async def test_a_file_that_says_something_else_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "compose.yaml"
+    path = tmp_path / "sandbox.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=r"compose\.yaml.*fields of SandboxkitConfig"):
+    with pytest.raises(ConfigurationError, match=r"sandbox\.yaml.*fields of SandboxkitConfig"):
         await SandboxkitSandboxEnvironment.sample_init("test", str(path), {})
 
 
@@ -105,6 +98,18 @@ async def test_a_file_in_the_tasks_folder_has_the_options(tmp_path: Path) -> Non
         assert result.stdout == "1\n/tmp/work\n"
     finally:
         await SandboxkitSandboxEnvironment.sample_cleanup("test", name, environments, False)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml"])
+async def test_a_task_of_inspects_own_docker_sandbox_is_refused(name: str, tmp_path: Path) -> None:
+    assert name in SandboxkitSandboxEnvironment.config_files()
+    (tmp_path / name).write_text("FROM debian\n")
+    for config in (name, "local"):
+        with pytest.raises(ConfigurationError, match=f"{tmp_path}/{name} describes this task's"):
+            await SandboxkitSandboxEnvironment.sample_init("test", str(tmp_path / config), {})
+    (tmp_path / "sandboxkit.yaml").write_text("image: /no/such/image\n")
+    with pytest.raises(ConfigurationError, match="/no/such/image"):
+        await SandboxkitSandboxEnvironment.sample_init("test", str(tmp_path / "local"), {})
 
 
 @pytest.fixture

@@ -133,10 +133,14 @@ def check_died(box: Sandbox, kernel: Kernel, result: CellResult, ending: Ending,
     assert verdict_of(gone.value, Phase.GRADED).attributable_to == "policy"
 
 
-def test_files_of_the_code_do_not_keep_its_processes_alive() -> None:
+def test_modules_of_the_users_hide_none_of_ours() -> None:
     with Session("local") as session, session.sandbox() as box:
+        for name in ("glob", "json", "sandboxkit", "socket"):
+            box.write_file(f"{name}.py", "who = __name__").result(SECONDS)
         kernel = box.python(ipykernel=False)
-        ran(kernel, f"open('glob.py', 'w').write('1 / 0')\n{DAEMONS}")
+        assert (
+            ran(kernel, f"import sandboxkit; sandboxkit.who\n{DAEMONS}").outcome is CellOutcome.OK
+        )
         assert kernel.run(HOLDER).result(SECONDS).outcome is CellOutcome.DIED
         assert left(box) == []
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from sandboxkit import errors
-from sandboxkit.providers.kubernetes import _access, _api, _login
+from sandboxkit.providers.kubernetes import _access, _api
 from sandboxkit.providers.kubernetes._access import read_access
 from sandboxkit.providers.kubernetes._api import Api
 from tests.kubernetes.answers import answering, kubeconfig, status
@@ -302,7 +302,7 @@ async def test_a_login_program_runs_again_when_its_token_has_expired(tmp_path: P
 async def test_a_failed_login_program_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[errors.SandboxError]
 ) -> None:
-    monkeypatch.setattr(_login, "_SECONDS", 3.0)
+    monkeypatch.setattr(_access, "_SECONDS", 3.0)
     path = kubeconfig(tmp_path, "https://127.0.0.1:1", **_user(tmp_path, script))
     with pytest.raises(kind) as caught:
         await Api(kubeconfig=str(path)).open()

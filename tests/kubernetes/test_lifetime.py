@@ -11,9 +11,10 @@ import anyio.to_thread
 import pytest
 
 from sandboxkit import errors
+from sandboxkit import provider as contract
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.kubernetes import KubernetesProvider, _ends
-from sandboxkit.providers.kubernetes._sweep import PodSweeper
+from sandboxkit.providers.kubernetes._provider import PodBox, PodSweeper
 from sandboxkit.providers.kubernetes._watch import PodStatus
 from sandboxkit.types import Command, SandboxSpec, SandboxState
 from tests.docker.boxes import Box, Pods
@@ -40,26 +41,26 @@ def killed(how: str) -> str:
             process.kill()
 
 
-async def until_stopped(provider: KubernetesProvider, sandbox_id: str, within: float) -> None:
+async def until_stopped(box: contract.Box, within: float) -> None:
     with anyio.fail_after(within):
-        while (await provider.get(sandbox_id)).state is not SandboxState.STOPPED:
+        while (await box.info()).state is not SandboxState.STOPPED:
             await anyio.sleep(0.2)
 
 
 async def test_the_lease_ends_the_sandbox_of_a_killed_owner_alone(boxes: Pods) -> None:
     """Neither a detached one nor that of an owner that is idle."""
     provider, kept = boxes.provider(), await boxes.start(boxes.provider(lease=_LEASE))
-    detached, ended = Box(provider, killed("detach")), Box(provider, killed("keep"))
+    detached, ended = (Box(provider.box(killed(how))) for how in ("detach", "keep"))
     began = time.monotonic()
-    assert (await provider.get(ended.id)).state is not SandboxState.STOPPED
-    await until_stopped(provider, ended.id, _LEASE + _LATE)
+    assert (await ended.inner.info()).state is not SandboxState.STOPPED
+    await until_stopped(ended.inner, _LEASE + _LATE)
     with pytest.raises(errors.SandboxNotFoundError):
         await ended.run("true")
     await anyio.sleep(max(0.0, began + _LEASE + 4 - time.monotonic()))
     for box in (detached, kept):
         assert await box.run("echo", "here") == (0, "here\n", "")
     for box in (detached, ended):
-        await provider.delete(box.id)
+        await box.inner.delete()
 
 
 async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Pods) -> None:
@@ -67,7 +68,7 @@ async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Pods) -> None:
 
     async def remove() -> None:
         await runs.wait()
-        await other.delete(box.id)
+        await other.box(box.id).delete()
 
     async def output(stream: StreamName, chunk: bytes) -> None:
         runs.set()
@@ -76,11 +77,11 @@ async def test_a_deletion_by_somebody_else_is_the_reason(boxes: Pods) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(remove)
         with pytest.raises(errors.SandboxTerminatedError, match="deleted"):
-            await box.provider.exec(box.id, command, output)
+            await box.inner.exec(command, output)
     with pytest.raises(errors.SandboxNotFoundError):
-        await box.provider.get(box.id)
+        await box.inner.info()
     for other_id in (box.id, "sandboxkit-0123456789abcdef", "no/such:name"):
-        await box.provider.delete(other_id)
+        await box.provider.box(other_id).delete()
 
 
 async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(boxes: Pods) -> None:
@@ -89,16 +90,16 @@ async def test_a_renewal_is_noted_up_to_what_kubernetes_itself_would_end(boxes: 
     box = await boxes.start(provider, lifetime=60, tags={"sandboxkit.expires": first})
 
     async def left() -> float:
-        info = await provider.get(box.id)
+        info = await box.inner.info()
         assert info.expires_at is not None
         assert info.tags["sandboxkit.expires"] == first
         return info.expires_at.timestamp() - time.time()
 
     assert await left() < 61
     with pytest.raises(errors.ConfigurationError, match="max_lifetime"):
-        await provider.renew(box.id, 3600)
+        await box.inner.renew(3600)
     assert await left() < 61
-    await provider.renew(box.id, 300)
+    await box.inner.renew(300)
     assert 200 < await left() < 301
 
 
@@ -106,13 +107,13 @@ async def test_finished_sandboxes_are_swept(boxes: Pods) -> None:
     provider = boxes.provider()
     alive = await boxes.start(provider)
     ended = await boxes.start(provider, lifetime=2)
-    await until_stopped(provider, ended.id, _LATE)
+    await until_stopped(ended.inner, _LATE)
     for kept, swept, left in (
         (3600, 0, {alive.id, ended.id}),
         (0, 1, {alive.id}),
         (0, 0, {alive.id}),
     ):
-        assert await PodSweeper(provider._api, kept=kept).sweep() == swept
+        assert await PodSweeper(provider.api, kept=kept).sweep() == swept
         assert {info.id async for info in provider.list({})} == left
 
 
@@ -129,18 +130,18 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
 
     async def call(provider: KubernetesProvider) -> None:
         try:
-            await provider.exec(kept, Command(("sh", "-c", "echo runs; sleep 600")), output)
+            await provider.box(kept.id).exec(Command(("sh", "-c", "echo runs; sleep 600")), output)
         except errors.SandboxError as error:
             caught.append(error)
 
-    async def seen(sandbox_id: str) -> PodStatus:
-        return PodStatus(await provider._pod(sandbox_id))
+    async def seen(box: PodBox) -> PodStatus:
+        return PodStatus(await box.pod())
 
     async with (
         aclosing(KubernetesProvider(timeout=3, start_timeout=4)) as impatient,
         anyio.create_task_group() as group,
     ):
-        assert (await Box(impatient, kept).run("true"))[0] == 0
+        assert (await Box(impatient.box(kept.id)).run("true"))[0] == 0
         group.start_soon(call, impatient)
         await runs.wait()
         for each in (kept, lost):  # a node tells of a start up to a second later
@@ -148,7 +149,7 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
                 await anyio.sleep(0.1)
         with own_cluster.frozen("kubelet"), anyio.fail_after(180):
             with pytest.raises((errors.ProviderUnavailableError, errors.OutcomeUnknownError)):
-                await Box(impatient, kept).run("true")
+                await Box(impatient.box(kept.id)).run("true")
             with pytest.raises(errors.ProviderUnavailableError):
                 await impatient.create(SandboxSpec())
             for each in (kept, lost):
@@ -156,14 +157,16 @@ async def test_a_frozen_kubelet_hangs_no_call_and_its_node_is_lost_until_it_retu
                     await anyio.sleep(0.5)
             assert not _ends.has_ended(await seen(kept))
             assert "its node does not report" in str(
-                _ends.end_error(await seen(kept), sandbox_id=kept)
+                _ends.end_error(await seen(kept), sandbox_id=kept.id)
             )
-            await impatient.delete(lost)  # a pod of a lost node is removed without its answer
+            await impatient.box(
+                lost.id
+            ).delete()  # a pod of a lost node is removed without its answer
         with anyio.fail_after(60):
             while _ends.is_lost(await seen(kept)):
                 await anyio.sleep(0.5)
     assert [type(error) for error in caught] == [errors.OutcomeUnknownError]
-    await provider.delete(kept)
+    await kept.delete()
 
 
 _WORK = "for n in $(seq 20); do echo $n; echo x >>ran-$0; sleep 0.1; done; exit 7"
@@ -174,7 +177,7 @@ _EXACT = 7, "".join(f"{n}\n" for n in range(1, 21)), ""
 async def test_no_fault_of_a_program_loses_a_command_or_runs_it_twice(
     own_cluster: Cluster, provider: KubernetesProvider, how: str
 ) -> None:
-    box = Box(provider, await provider.create(SandboxSpec()))
+    box = Box(await provider.create(SandboxSpec()))
     found: dict[str, tuple[int, str, str]] = {}
 
     def outage(program: Program) -> None:
@@ -202,4 +205,4 @@ async def test_no_fault_of_a_program_loses_a_command_or_runs_it_twice(
             found[name][0] == -1 and int(lines) <= 20
         ), (name, lines, found[name])
     assert sum(each == _EXACT for each in found.values()) > 3
-    await provider.delete(box.id)
+    await box.inner.delete()

@@ -59,9 +59,9 @@ async def test_all_works_with_the_minimal_role(boxes: Pods, user: Cluster, give:
     await until_allowed(provider, available=True)
     box = await boxes.start(provider, tags={"a": "1"})
     assert await box.run("echo", "up") == (0, "up\n", "")
-    await provider.renew(box.id, 600)
+    await box.inner.renew(600)
     assert [info.id async for info in provider.list({"a": "1"})] == [box.id]
-    assert await Box(other, box.id).run("echo", "up") == (0, "up\n", "")
+    assert await Box(other.box(box.id)).run("echo", "up") == (0, "up\n", "")
 
 
 async def test_doctors_commands_give_each_right_that_is_missing(

@@ -132,7 +132,7 @@ async def test_an_unenforced_network_policy_is_refused(own_cluster: Cluster, roo
     assert not found.available
     assert "does not enforce" in found.remedy
     free = await provider.create(SandboxSpec(network="internet"))
-    await provider.delete(free)
+    await free.delete()
     await provider.aclose()
     wait_until(lambda: sandboxes(own_cluster, room) == [], "the canaries' end")
     path = f"/apis/networking.k8s.io/v1/namespaces/{room}/networkpolicies/sandboxkit-no-network"
@@ -162,10 +162,10 @@ async def test_a_policy_that_is_enforced_is_used(own_cluster: Cluster, room: str
         found = await provider.diagnose()
         assert found.available, found.remedy
         assert "enforces network policies" in found.detail
-        sandbox_id = await provider.create(SandboxSpec())
+        sandbox = await provider.create(SandboxSpec())
         pods = own_cluster.pods(room, "sandboxkit.dev/network=none")
         left = [each for each in pods if "deletionTimestamp" not in each["metadata"]]
-        assert [each["metadata"]["name"] for each in left] == [sandbox_id]
-        assert await Box(provider, sandbox_id).run("echo", "up") == (0, "up\n", "")
-        await provider.delete(sandbox_id)
+        assert [each["metadata"]["name"] for each in left] == [sandbox.id]
+        assert await Box(sandbox).run("echo", "up") == (0, "up\n", "")
+        await sandbox.delete()
     await provider.aclose()

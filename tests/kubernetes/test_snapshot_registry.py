@@ -15,9 +15,9 @@ from aiohttp import web
 from sandboxkit import Session, Snapshot, errors
 from sandboxkit.providers.kubernetes import KubernetesProvider
 from sandboxkit.providers.kubernetes._options import ClusterOptions
-from sandboxkit.providers.kubernetes._pushing import pushed, unpush
-from sandboxkit.providers.kubernetes._registry_login import authorization
+from sandboxkit.providers.kubernetes._registry import authorization
 from sandboxkit.providers.kubernetes._snapshot_store import KeptFiles
+from sandboxkit.providers.kubernetes._snapshots import pushed, unpush
 from tests.kubernetes.answers import answering
 from tests.kubernetes.cluster import Cluster, kubectl
 from tests.kubernetes.here import new_namespace

@@ -86,7 +86,7 @@ async def test_a_creation_that_is_cancelled_at_any_moment_leaves_nothing(
 ) -> None:
     for moment in (0.02, 0.3, 1.0):
         with anyio.move_on_after(moment) as scope:
-            await provider.delete(await provider.create(SandboxSpec()))
+            await (await provider.create(SandboxSpec())).delete()
         assert scope.cancelled_caught or moment > 0.3
     wait_until(lambda: sandboxes(cluster, room) == [], "the end of what was cancelled")
 
@@ -158,8 +158,8 @@ async def test_a_deleted_agent_is_stored_again(boxes: Pods, cluster: Cluster, ro
 
 async def test_a_scratch_image_will_do(boxes: Pods) -> None:
     box = await boxes.start(image="sandboxkit/scratch:1")
-    await box.provider.write_file(box.id, "/workspace/file", b"content", mode=None)
-    assert await box.provider.read_file(box.id, "/workspace/file", max_bytes=100) == b"content"
+    await box.inner.write_file("/workspace/file", b"content", mode=None)
+    assert await box.inner.read_file("/workspace/file", max_bytes=100) == b"content"
 
 
 @pytest.mark.parametrize("count", [8, MANY])

@@ -152,7 +152,7 @@ def test_partial_copies_are_not_mounted(
     )
     assert unused() == [dataset.digest]
     assert stored(store) == []
-    ask(lambda provider: provider.delete(keeper["metadata"]["name"]))
+    ask(lambda provider: provider.box(keeper["metadata"]["name"]).delete())
 
 
 def test_clients_filling_at_once_leave_one_copy(folder: Path, store: Path) -> None:

@@ -73,16 +73,16 @@ async def test_a_claim_gets_a_pod_that_is_already_there_and_gives_it_up(
     (info,) = [each async for each in other.list({"run": "42"})]
     assert (info.id, info.state.value, info.tags) == (box.id, "running", {"run": "42"})
     assert [each.id async for each in other.list({"run": "43"})] == []
-    assert await Box(other, box.id).run("pwd") == (0, "/tmp/work\n", "")
-    await other.renew(box.id, 6000)
-    before, after = info.expires_at, (await provider.get(box.id)).expires_at
+    assert await Box(other.box(box.id)).run("pwd") == (0, "/tmp/work\n", "")
+    await other.box(box.id).renew(6000)
+    before, after = info.expires_at, (await box.inner.info()).expires_at
     assert before is not None
     assert after is not None
     assert 5390 < (after - before).total_seconds() < 5460
 
-    await provider.delete(box.id)
+    await box.inner.delete()
     with pytest.raises(SandboxNotFoundError):
-        await provider.get(box.id)
+        await box.inner.info()
     assert names(cluster, room, "SandboxClaim") == []
     # The cluster's garbage collector ends what the claim owned, and the controller makes another one.
     old = warm["metadata"]["name"]
@@ -113,7 +113,7 @@ async def test_a_claim_ends_when_its_owner_or_its_lifetime_does(
         for _ in range(2):  # a command, and a call of an agent that has ended
             with pytest.raises(SandboxTerminatedError, match="its lifetime is over"):
                 await box.run("sleep", "60")
-        while (await box.provider.get(box.id)).state is not SandboxState.STOPPED:
+        while (await box.provider.box(box.id).info()).state is not SandboxState.STOPPED:
             await anyio.sleep(0.1)
 
 
@@ -156,7 +156,7 @@ async def test_a_user_that_the_template_forbids_is_refused_with_a_remedy(boxes: 
     assert await box.run("id", "-un", user="root") == (0, "root\n", "")
     with pytest.raises(ConfigurationError, match=r"user .*claims='pool'.*SETUID"):
         await box.run("true", user="nobody")
-    await box.provider.delete(box.id)
+    await box.inner.delete()
     with pytest.raises(ConfigurationError, match=r"user .*claims='pool'.*SETUID"):
         await boxes.start(box.provider, user="nobody")
 

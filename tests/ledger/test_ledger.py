@@ -24,6 +24,7 @@ from sandboxkit.ledger import Amounts, LedgerFile, _ledger, _meter, flush
 from sandboxkit.ledger._store import OTHER, RowKey
 from sandboxkit.testing import FakeProvider
 from sandboxkit.testing.conformance._base import until
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import SandboxSpec, Usage
 from tests.components import needs_mounts
 from tests.ledger.conftest import Totals
@@ -62,16 +63,19 @@ class CountedProvider(FakeProvider):
     """A FakeProvider whose sandboxes have used what the test says; it counts the readings."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(_CountedBox)
         self.readings = 0
         self.usage_now = Usage(None, None, None, None)
         self.error: Exception | None = None
 
-    async def metered(self, sandbox_id: str, *, last: bool = False) -> Usage:
-        self.readings += 1
-        if self.error is not None:
-            raise self.error
-        return self.usage_now
+
+class _CountedBox(FakeBox):
+    async def metered(self, *, last: bool = False) -> Usage:
+        assert isinstance(self.provider, CountedProvider)
+        self.provider.readings += 1
+        if self.provider.error is not None:
+            raise self.provider.error
+        return self.provider.usage_now
 
 
 def test_a_command_costs_no_reading_and_no_write(ledger: LedgerFile) -> None:
@@ -129,7 +133,7 @@ def test_a_frozen_agent_delays_a_deletion_by_a_second(
         raise ProviderUnavailableError("no answer")
 
     monkeypatch.setattr(_meter, "_READ_SECONDS", 1.0)
-    monkeypatch.setattr(FakeProvider, "metered", frozen)
+    monkeypatch.setattr(FakeBox, "metered", frozen)
     with Session(FakeProvider()) as session, session.sandbox() as sandbox:
         sandbox.exec(["sleep", "0.5"]).result(_SECONDS)
         sandbox.stop().result(20)
@@ -148,8 +152,8 @@ async def test_a_deletion_during_a_reading_charges_what_was_used_since(
         await allowed.wait()
         return Usage(0.3 if last else 0.1, None, None, None)
 
-    monkeypatch.setattr(FakeProvider, "metered", slow)
-    of = (FakeProvider(), SandboxSpec(), "one")
+    monkeypatch.setattr(FakeBox, "metered", slow)
+    of = (SandboxSpec(), FakeProvider().box("one"))
     meter = _meter.SandboxMeter(*of, charged.append, lambda _: None)
     reading = asyncio.create_task(meter.read())
     await begun.wait()
@@ -165,7 +169,7 @@ async def test_a_deletion_during_a_reading_charges_what_was_used_since(
 async def test_what_a_sandbox_says_of_itself_counts_within_its_limits(said: float) -> None:
     provider, charged, total = CountedProvider(), list[Amounts](), Amounts()
     spec = SandboxSpec(cpus=2, memory_mb=64)
-    meter = _meter.SandboxMeter(provider, spec, "one", charged.append, lambda _: None)
+    meter = _meter.SandboxMeter(spec, provider.box("one"), charged.append, lambda _: None)
     for each in (said, 0.0, said):  # what was counted before is not counted again
         whole = int(each) if math.isfinite(each) else each
         provider.usage_now = Usage(each, None, 1, whole, whole, whole)  # type: ignore[arg-type]  # lies

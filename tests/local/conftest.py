@@ -16,6 +16,7 @@ from sandboxkit import Session
 from sandboxkit.provider import StreamName
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._launch import Launched
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.types import Command, Exit, SandboxSpec
 
 PROGRAMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("programs.toml").read_text())
@@ -46,13 +47,13 @@ class Run:
 class Box:
     """One sandbox, with a short way to run commands in it."""
 
-    def __init__(self, provider: LocalProvider, sandbox_id: str) -> None:
-        self.provider, self.id = provider, sandbox_id
+    def __init__(self, inner: LocalBox) -> None:
+        self.inner, self.id, self.provider = inner, inner.id, inner.backend
 
     async def run(self, *argv: str, run: Run | None = None, user: str | None = None) -> Run:
         run = run or Run()
         with anyio.fail_after(60):
-            run.exit = await self.provider.exec(self.id, Command(argv, user=user), run.output)
+            run.exit = await self.inner.exec(Command(argv, user=user), run.output)
         return run
 
     async def sh(self, script: str) -> Run:
@@ -77,7 +78,7 @@ async def provider(state: Path, anyio_backend: str) -> AsyncIterator[LocalProvid
     provider = LocalProvider()
     yield provider
     async for info in provider.list({}):
-        await provider.delete(info.id)
+        await provider.box(info.id).delete()
     await provider.aclose()
     assert not state.exists() or os.listdir(state) == []
 
@@ -89,7 +90,7 @@ async def session(provider: LocalProvider) -> AsyncIterator[Session]:
         yield session
     async for info in provider.list_snapshots({}):
         await provider.delete_snapshot(info.id)
-    store = provider._state.path / "snapshots"
+    store = provider.state.path / "snapshots"
     assert not store.exists() or os.listdir(store) == []
     if store.exists():
         store.rmdir()
@@ -103,7 +104,7 @@ async def box(provider: LocalProvider) -> Box:
 async def make(provider: LocalProvider, **spec: object) -> Box:
     """A sandbox with this spec."""
     with anyio.fail_after(60):
-        return Box(provider, await provider.create(SandboxSpec(**spec)))  # type: ignore[arg-type]  # the tests' shorthand
+        return Box(await provider.create(SandboxSpec(**spec)))  # type: ignore[arg-type]  # the tests' shorthand
 
 
 @contextmanager
@@ -151,7 +152,7 @@ async def ended(process: "subprocess.Popen[str]", number: int = 0, line: str = "
 
 def launched(provider: LocalProvider, sandbox_id: str) -> Launched:
     """The processes of a sandbox that runs."""
-    found = provider._known(sandbox_id).launched
+    found = provider.box(sandbox_id).launched
     assert found is not None
     return found
 

@@ -67,7 +67,7 @@ async def test_programs_have_their_own_kernel_and_bounded_files(provider: LocalP
     # Another provider's connection goes through `runsc exec`.
     other = LocalProvider()
     try:
-        assert (await type(box)(other, box.id).sh("echo there")).stdout == "there\n"
+        assert (await type(box)(other.box(box.id)).sh("echo there")).stdout == "there\n"
     finally:
         await other.aclose()
 
@@ -99,7 +99,7 @@ async def test_only_gvisors_own_end_is_of_the_programs_and_says_so(
     provider: LocalProvider, how: tuple[int, signal.Signals]
 ) -> None:
     box = await make(provider, isolation="gvisor")
-    meta = json.loads((provider._state.folder(box.id) / "meta.json").read_text())
+    meta = json.loads((provider.state.folder(box.id) / "meta.json").read_text())
     os.kill(int([*meta["processes"]][how[0]]), how[1])
     with pytest.raises(errors.SandboxTerminatedError) as caught:
         await box.sh("sleep 60")

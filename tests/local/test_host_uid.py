@@ -209,6 +209,39 @@ async def test_sandboxes_run_as_the_user_without_ids(
     assert ("newuidmap and newgidmap are missing" if missing else "no luck") in detail
 
 
+async def as_root_without(capability: str, program: str) -> list[str]:
+    """Return what a program writes that root starts without a capability."""
+    prefix = ["setpriv", "--bounding-set", f"-{capability}", "--"]
+    code = GIVEN + PROGRAMS["uid_of"] + PROGRAMS[program]
+    with client(code, prefix=prefix) as process:
+        out, _ = await anyio.to_thread.run_sync(process.communicate)
+    return str(out).splitlines()
+
+
+@pytest.mark.parametrize(("program", "lines"), OUTPUTS["without_sys_admin"].items())
+async def test_root_without_cap_sys_admin_has_the_same_sandboxes(
+    program: str, lines: list[str]
+) -> None:
+    assert await as_root_without("sys_admin", program) == lines
+
+
+async def test_root_without_cap_sys_admin_lends_host_uids() -> None:
+    uids, texts, detail, left = await as_root_without(
+        "sys_admin", "two_sandboxes_have_uids_of_their_own"
+    )
+    assert ROOTS is not None
+    assert len(set(uids.split())) == 2
+    assert all(int(uid) in ROOTS[1:] for uid in uids.split())
+    assert texts == "[b'1000', b'a file', b'0', b'a file', b'']"
+    assert f"with an image, a volume or a snapshot as uid {ROOTS[0]}" in detail
+    assert left == "[]"
+
+
+async def test_no_sandbox_has_the_uid_of_the_machines_root() -> None:
+    (refused,) = await as_root_without("setuid", "a_refused_start")
+    assert "it lacks CAP_SETUID" in refused
+
+
 def uid_of(pid: int) -> int:
     """The host uid of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -237,7 +270,7 @@ async def test_sandboxes_of_any_owner_have_different_host_uids(provider: LocalPr
         assert lendable.start not in found
         for box, uid in zip(boxes, found, strict=True):
             assert is_lent(uid)
-            await box.provider.delete(box.id)
+            await box.inner.delete()
             assert not is_lent(uid)
     finally:
         await other.aclose()
@@ -246,18 +279,18 @@ async def test_sandboxes_of_any_owner_have_different_host_uids(provider: LocalPr
 async def test_uid_of_a_detached_sandbox_outlives_its_owner(provider: LocalProvider) -> None:
     with client(PROGRAMS["uid_of_a_detached_sandbox_outlives_its_owner"]) as owner:
         sandbox_id = owner.communicate()[0].strip()
-    meta = provider._state.load(sandbox_id)
+    meta = provider.state.load(sandbox_id)
     assert meta is not None
     uid = uid_of(max(meta.processes))
     assert is_lent(uid)
-    await provider.delete(sandbox_id)
+    await provider.box(sandbox_id).delete()
     assert not is_lent(uid)
 
 
 async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider) -> None:
     with client(PROGRAMS["killed_owner_leaves_no_uid_taken"]) as owner:
         assert owner.stdout is not None
-        meta = provider._state.load(owner.stdout.readline().strip())
+        meta = provider.state.load(owner.stdout.readline().strip())
         assert meta is not None
         uid = uid_of(max(meta.processes))
         owner.send_signal(signal.SIGKILL)
@@ -266,15 +299,14 @@ async def test_killed_owner_leaves_no_uid_taken(provider: LocalProvider) -> None
             await anyio.sleep(0.01)
 
 
-def test_taken_uids_are_not_lent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_uids_are_not_lent_again() -> None:
     few = range(2_000_200_000, 2_000_200_004)
-    monkeypatch.setattr(_host_uid, "uids", lambda: few)
     for _ in range(2):
-        lent = [each for each in (_host_uid.lend() for _ in few[1:]) if each is not None]
+        lent = [_host_uid.lend(few) for _ in few[1:]]
         try:
             assert {each.uid for each in lent} == set(few[1:])
             with pytest.raises(CapacityError, match="no free uid"):
-                _host_uid.lend()
+                _host_uid.lend(few)
         finally:
             for each in lent:
                 each.give_back()

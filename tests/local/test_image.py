@@ -10,16 +10,15 @@ import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
 from sandboxkit import Dataset, Session, errors
+from sandboxkit.provider import FolderStore, owner_here
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.providers.local._layout import HOSTS
-from sandboxkit.providers.local._state import OwnerProcess
 from sandboxkit.types import Profile, SandboxSpec
 from tests.components import needs_root, require_program
 from tests.kubernetes.registry import Registry
@@ -71,13 +70,14 @@ def docker_save(
     layers: list[bytes],
     env: Sequence[str] = ("PATH=/usr/bin", "FROM_IMAGE=yes", "HOME=/srv/own"),
     user: str = "",
+    workdir: str = "",
 ) -> Path:
     """Write an archive as `docker save` does."""
     ids = [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]
     config = {
         "os": "linux",
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine],
-        "config": {"Env": [*env], **({"User": user} if user else {})},
+        "config": {"Env": [*env], "User": user, "WorkingDir": workdir},
         "rootfs": {"type": "layers", "diff_ids": ids},
     }
     names = [f"{number}/layer.tar" for number in range(len(layers))]
@@ -122,8 +122,68 @@ async def test_archive_is_the_root(
     assert changed.stdout == "1000\n", changed.stderr
     other = await make(provider, image=image, disk_mb=16)
     assert (await other.sh("cat /etc/kept /etc/new")).stdout == "kept\nnew\n"
-    assert (await provider.get(box.id)).image == image
+    assert (await box.inner.info()).image == image
     assert "No space left" in (await other.sh("head -c 100M /dev/zero > /etc/big")).stderr
+
+
+def test_commands_and_file_calls_begin_in_the_workdir_of_an_image(
+    tmp_path: Path, layer: bytes
+) -> None:
+    second = tar_of({"srv/app/file": b"of the image", "app": "srv/app"})
+    image = str(docker_save(tmp_path / "image", [layer, second], workdir="/app/"))
+    with Session("local", image=image) as session, session.sandbox() as sandbox:
+        assert sandbox.workdir().result(60) == "/app"
+        sandbox.write_file("own", "x").result(60)
+        script = "cat file /srv/app/own && touch /workspace/y"
+        assert sandbox.exec(["sh", "-c", script]).result(60).stdout == "of the imagex"
+        snapshot = sandbox.snapshot(ttl=300).result(60)
+        with session.sandbox(snapshot=snapshot) as later:
+            assert later.read_text("own").result(60) == "x"
+        snapshot.delete().result(60)
+        with session.sandbox(profile="strict") as other, session.sandbox(workdir="/x") as asked:
+            assert other.read_text("/app/file").result(60) == "of the image"
+            assert other.workdir().result(60) == "/workspace"
+            assert asked.workdir().result(60) == "/x"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        *(("/no/such", "/no/such"), ("/srv//x/", "/srv/x")),
+        *((each, "/workspace") for each in ("", "/", "//", "..", "no/such", "/usr/../..")),
+        *((each, "/workspace") for each in ("/etc/kept", "/etc/kept/x", "/proc/1/fd", "/loop")),
+    ],
+)
+async def test_a_workdir_that_an_image_lacks_is_made_and_one_that_cannot_be_is_none(
+    provider: LocalProvider, tmp_path: Path, layer: bytes, given: str, found: str
+) -> None:
+    image = docker_save(tmp_path / "image", [layer, tar_of({"loop": "loop"})], workdir=given)
+    box = await make(provider, image=str(image))
+    assert await provider.box(box.id).workdir() == found
+    assert (await box.sh("touch file")).status == 0
+
+
+@pytest.mark.parametrize("workdir", ["/" * 5000, "/a\0b", "/\udfff"])
+async def test_a_workdir_that_is_no_path_is_refused(
+    provider: LocalProvider, tmp_path: Path, layer: bytes, workdir: str
+) -> None:
+    image = docker_save(tmp_path / "image", [layer], workdir=workdir)
+    with pytest.raises(errors.ImageNotFoundError, match="WorkingDir"):
+        await make(provider, image=str(image))
+
+
+@pytest.mark.parametrize("profile", ["standard", "strict"])
+@pytest.mark.parametrize("passwd", [b"root:x:0:0::/root:/bin/sh", b"", None, "/tmp/none"])
+async def test_the_user_has_an_account_unless_the_image_leads_them_elsewhere(
+    provider: LocalProvider, tmp_path: Path, layer: bytes, passwd: bytes | str | None, profile: str
+) -> None:
+    gone = tar_of({"etc/.wh.passwd": b""} if passwd is None else {"etc/passwd": passwd})
+    image = docker_save(tmp_path / "image", [layer, gone])
+    box = await make(provider, image=str(image), profile=profile)
+    lines = (await box.sh("cat /etc/passwd")).stdout.splitlines()
+    own = [] if isinstance(passwd, str) else ["sandbox:x:1000:1000::/workspace:/bin/sh"]
+    assert lines[-1:] == own
+    assert ("root:x:0:0::/root:/bin/sh" in lines) == (passwd not in (None, b"", "/tmp/none"))
 
 
 @needs_root("only root has uids to lend")
@@ -146,7 +206,7 @@ async def test_reset_sandboxes_of_archives_have_no_time_wait(
     image = str(docker_save(tmp_path / "image.tar", [layer]))
     box = await make(provider, image=image, profile="strict", reuse="reset")
     for _ in range(2):
-        await provider.reset(box.id)
+        await box.inner.reset()
         run = await box.sh("cat /proc/sys/net/ipv4/tcp_max_tw_buckets; cat /proc/net/dev; id -u")
         assert run.stdout.splitlines()[0] == "0", run.stderr
         assert "lo:" in run.stdout
@@ -166,6 +226,11 @@ async def test_root_folder_of_others(provider: LocalProvider, tmp_path: Path, la
         assert (written.status == 0) == (profile == "standard")
     assert not (root / "workspace").exists()
     assert not (root / "x").exists()
+
+    if provider.host.is_root:
+        root.chmod(0o750)
+        with pytest.raises(errors.ImageNotFoundError, match="chmod 755"):
+            await make(provider, image=str(root))
 
 
 @pytest.mark.parametrize("name", ["../escaped", "etc/../../escaped", "a/b/../../../escaped"])
@@ -200,14 +265,17 @@ async def test_links_stay_in_an_image(
 async def test_partial_extractions_are_removed(
     provider: LocalProvider, layer: bytes, tmp_path: Path
 ) -> None:
-    me = OwnerProcess.me()
-    cache = tmp_path / "cache" / "images"
-    mine, dead = (cache / f".extracting-{maker}-x" for maker in (me, replace(me, started=1)))
-    for folder in (mine, dead):
+    cache, me = tmp_path / "cache" / "images", owner_here()
+    older = (f".extracting-{maker}-x" for maker in (me, f"{os.getpid()}-1-{me.split('-')[2]}"))
+    mine, dead, left = (cache / name for name in (*older, ".temporary-0"))
+    for folder in (mine, dead, left):
         (folder / "image").mkdir(parents=True)
-    await make(provider, image=str(docker_save(tmp_path / "image.tar", [layer])))
+    with FolderStore(cache, shutil.rmtree).temporary() as filled:
+        await make(provider, image=str(docker_save(tmp_path / "image.tar", [layer])))
+        assert filled.exists()
     assert mine.exists()
     assert not dead.exists()
+    assert not left.exists()
 
 
 @pytest.fixture
@@ -236,7 +304,7 @@ async def test_an_image_of_a_registry_is_pulled_once_and_then_used_without_the_r
     box = await make(provider, image=image)
     run = await box.sh("echo $FROM_IMAGE; cat /etc/kept; id -u")
     assert run.stdout == "yes\nkept\n1000\n", run.stderr
-    assert (await provider.get(box.id)).image == image
+    assert (await box.inner.info()).image == image
     assert len(cached(tmp_path)) == 1
 
 

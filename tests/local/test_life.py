@@ -17,6 +17,7 @@ import anyio
 import pytest
 
 from sandboxkit import Session, errors
+from sandboxkit.provider import owner_here, start_time
 from sandboxkit.providers._agent import binary
 from sandboxkit.providers.local import (
     LocalProvider,
@@ -48,20 +49,21 @@ async def test_delete_leaves_no_process_or_folder(provider: LocalProvider, state
     folder = state / box.id
     gone = [folder, *conftest.groups_of(folder), *processes_of(folder)]
     assert all(path.exists() for path in gone)
-    await provider.delete(box.id)
+    await box.inner.delete()
     assert not any(path.exists() for path in gone)
-    await provider.delete(box.id)
+    await box.inner.delete()
     with pytest.raises(errors.SandboxNotFoundError):
         await box.run("true")
 
 
 async def test_unknown_and_malformed_ids_are_not_found(provider: LocalProvider) -> None:
     for sandbox_id in ("local-0123456789abcdef", "../x", "", "x/y", "."):
-        await provider.delete(sandbox_id)
+        box = provider.box(sandbox_id)
+        await box.delete()
         with pytest.raises(errors.SandboxNotFoundError):
-            await provider.get(sandbox_id)
+            await box.info()
         with pytest.raises(errors.SandboxNotFoundError):
-            await provider.read_file(sandbox_id, "/etc/passwd", max_bytes=10)
+            await box.read_file("/etc/passwd", max_bytes=10)
 
 
 async def test_cancelled_starts_leave_nothing(
@@ -76,11 +78,11 @@ async def test_cancelled_starts_leave_nothing(
     monkeypatch.setattr(_state, "secrets", SimpleNamespace(token_hex=recorded))
     for milliseconds in (0.0, 1, 2, 4, 6, 8, 12, 16, 24):
         with anyio.move_on_after(milliseconds / 1000):
-            sandbox_id = await provider.create(SandboxSpec(detach=milliseconds % 4 == 0))
-            await provider.delete(sandbox_id)
+            box = await provider.create(SandboxSpec(detach=milliseconds % 4 == 0))
+            await box.delete()
         left = [info.id async for info in provider.list({})]
         for sandbox_id in left:  # cancelled in its delete
-            await provider.delete(sandbox_id)
+            await provider.box(sandbox_id).delete()
         assert os.listdir(state) == []
     assert names
     find = ["find", "/sys/fs/cgroup", "-path", "*/sandboxkit/*local-*", "-prune"]
@@ -95,7 +97,7 @@ async def test_lifetime_ends_sandboxes_and_remains(provider: LocalProvider, stat
 
         async def shorten() -> None:
             await run.heard.wait()
-            await provider.renew(box.id, 0.1)
+            await box.inner.renew(0.1)
 
         group.start_soon(shorten)
         with pytest.raises(errors.SandboxTerminatedError, match="lifetime"):
@@ -149,14 +151,14 @@ async def test_detached_sandbox_outlives_its_client(provider: LocalProvider) -> 
     assert other.returncode == 0
     [info] = [info async for info in provider.list({"d": "1"})]
     assert info.id == out
-    assert await provider.read_file(info.id, "/workspace/file", max_bytes=99) == b"kept\n"
-    await provider.delete(info.id)
+    assert await provider.box(info.id).read_file("/workspace/file", max_bytes=99) == b"kept\n"
+    await provider.box(info.id).delete()
     assert [info async for info in provider.list({})] == []
 
 
 async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, state: Path) -> None:
     other = client(
-        "print(await provider.create(SandboxSpec(detach=True, lifetime=3.0)), flush=True)\n"
+        "print((await provider.create(SandboxSpec(detach=True, lifetime=3.0))).id, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     out = await conftest.ended(other)
@@ -169,15 +171,15 @@ async def test_detached_sandbox_ends_at_its_lifetime(provider: LocalProvider, st
 async def test_aclose_ends_attached_sandboxes(provider: LocalProvider, state: Path) -> None:
     temporary = LocalProvider()
     await temporary.create(SandboxSpec())
-    kept = await temporary.create(SandboxSpec(detach=True, lifetime=60))
+    kept = (await temporary.create(SandboxSpec(detach=True, lifetime=60))).id
     await temporary.aclose()
     assert os.listdir(state) == [kept]
     assert [info.id async for info in provider.list({})] == [kept]
-    await provider.delete(kept)
+    await provider.box(kept).delete()
 
 
 def test_a_pid_that_was_used_again_is_not_alive() -> None:
-    started = _state.start_time(os.getpid())
+    started = start_time(os.getpid())
     assert started is not None
     assert _state.pinned(os.getpid(), started + 1) is None
 
@@ -254,7 +256,9 @@ def nobodys(sandbox_id: str) -> bool:
 
 async def killed_client(count: int = 1) -> list[str]:
     """The ids of sandboxes whose client is dead, and of whom nothing is left but its traces."""
-    code = f"print(*[await provider.create(SandboxSpec()) for _ in range({count})], flush=True)"
+    code = (
+        f"print(*[(await provider.create(SandboxSpec())).id for _ in range({count})], flush=True)"
+    )
     other = client(f"{code}\nawait anyio.sleep(600)")
     ids = (await said(other)).split()
     await conftest.ended(other, signal.SIGKILL)
@@ -324,9 +328,9 @@ async def test_another_pid_namespaces_sandbox_is_found_and_not_swept(
     elsewhere = await said(other)
     for _ in range(2):
         assert [info.id async for info in provider.list({})] == [elsewhere]
-        assert (await Box(provider, elsewhere).run("true")).status == 0
+        assert (await Box(provider.box(elsewhere)).run("true")).status == 0
     groups = conftest.groups_of(state / elsewhere)
-    await provider.delete(elsewhere)
+    await provider.box(elsewhere).delete()
     assert [info.id async for info in provider.list({})] == []
     await conftest.until_gone([state / elsewhere, *groups])
     await conftest.ended(other, line="end\n")
@@ -343,10 +347,10 @@ async def test_another_pid_namespaces_start_is_left_alone_until_it_is_dead(state
     assert not folder.exists()
 
 
-def dead_maker() -> _state.OwnerProcess:
+def dead_maker() -> str:
     """One whose pid is in use again, by this process."""
-    me = _state.OwnerProcess.me()
-    return _state.OwnerProcess(me.pid, me.started - 1, me.namespace)
+    pid, _, namespace = owner_here().split("-")
+    return f"{pid}-1-{namespace}"
 
 
 async def test_a_bubblewrap_that_hangs_is_ended(provider: LocalProvider) -> None:
@@ -389,7 +393,7 @@ async def test_a_group_that_cannot_be_removed_is_tried_again_and_holds_up_nobody
         with anyio.fail_after(60):
             assert [info async for info in provider.list({})] == []
         assert (state / sandbox_id).exists()
-        await provider.delete((await make(provider)).id)
+        await (await make(provider)).inner.delete()
     finally:
         (group / "in-the-way").rmdir()
     assert [info async for info in provider.list({})] == []
@@ -422,7 +426,7 @@ async def test_delete_ends_a_sandbox_without_state_folder(
     box = await make(provider, detach=True, lifetime=60)
     gone = [*conftest.groups_of(state / box.id)]
     shutil.rmtree(state)
-    await provider.delete(box.id)
+    await box.inner.delete()
     assert not any(path.exists() for path in gone)
     with pytest.raises((errors.SandboxNotFoundError, errors.SandboxTerminatedError)):
         await box.run("true")
@@ -438,5 +442,5 @@ async def test_a_full_state_folder_is_a_capacity_error_and_leaves_nothing(state:
             await provider.create(SandboxSpec())
         assert os.listdir(state) == ["ballast"]
         ballast.unlink()
-        await provider.delete(await provider.create(SandboxSpec()))
+        await (await provider.create(SandboxSpec())).delete()
         await provider.aclose()

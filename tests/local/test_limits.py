@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sandboxkit.errors import ConfigurationError, SandboxTerminatedError
 from sandboxkit.providers.local import LocalProvider, _cgroup
 from sandboxkit.types import Ending, SandboxSpec
-from tests.components import needs_control_group
+from tests.components import lack, needs_control_group, needs_mounts, reason
 from tests.local.conftest import PROGRAMS, Box, launched, make
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +50,31 @@ async def test_nothing_else_in_the_root_is_without_bound(provider: LocalProvider
     box = await make(provider, disk_mb=16, memory_mb=32)
     run = await box.python(PROGRAMS["nothing_else_in_the_root_is_without_bound"])
     assert int(run.stdout) <= (16 + 32) << 20
+
+
+@needs_mounts("a container's control groups are a mount in a namespace")
+def test_containers_processes_move_out_of_the_group_that_is_to_have_limits() -> None:
+    """The test needs control groups of version 2 with a controller that no hierarchy of version 1 has."""
+    if " cgroup2 " not in Path("/proc/mounts").read_text():
+        lack(reason("control groups of version 2", "mount them anywhere"))
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            PROGRAMS["as_in_a_container_with_privileged"],
+            "sh",
+            sys.executable,
+            PROGRAMS["finds_its_groups"],
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout.splitlines() == [
+        "",
+        "2 /sys/fs/cgroup/sandboxkit",
+        "0 processes",
+        "0::/init",
+    ]
 
 
 @needs_cpu
@@ -91,7 +117,7 @@ async def test_every_sandbox_has_the_same_share_whatever_it_runs(provider: Local
     async def measure(processes: int) -> None:
         box = await make(provider)
         await box.python(PROGRAMS["spin_for_3_seconds"].format(processes))
-        usage = await provider.usage(box.id)
+        usage = await box.inner.usage()
         used[processes] = usage.processor_seconds or 0.0
 
     async with anyio.create_task_group() as group:
@@ -107,9 +133,9 @@ async def test_groups_in_use_at_the_end_go_with_the_provider(provider: LocalProv
     groups = [Path(group) for group in launched(provider, box.id).groups]
     with subprocess.Popen(["sleep", "600"]) as stranger:
         (groups[0] / "cgroup.procs").write_text(str(stranger.pid))
-        await provider.renew(box.id, 0.1)
+        await box.inner.renew(0.1)
         with anyio.fail_after(60):
-            while provider._known(box.id).launched is not None:  # nothing tells
+            while box.inner.launched is not None:  # nothing tells
                 await anyio.sleep(0.01)
         assert groups[0].exists()
         stranger.kill()
@@ -129,7 +155,7 @@ async def test_a_command_is_told_of_its_own_hogs_only(provider: LocalProvider) -
     done = (await box.python("import os; os.kill(os.getpid(), 9)")).exit
     assert (done.ending, done.usage.oom_kills) == (Ending.SIGNAL, 0)
     try:
-        done = (await Box(other, box.id).python(HOG)).exit  # a second client's command
+        done = (await Box(other.box(box.id)).python(HOG)).exit  # a second client's command
     finally:
         await other.aclose()
     assert (done.ending, done.usage.oom_kills) == (Ending.OUT_OF_MEMORY, 1)

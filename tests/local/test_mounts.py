@@ -38,7 +38,7 @@ async def owner(state: Path, anyio_backend: str) -> AsyncIterator[LocalProvider]
     provider = LocalProvider()
     yield provider
     async for info in provider.list({}):
-        await provider.delete(info.id)
+        await provider.box(info.id).delete()
     await provider.aclose()
 
 
@@ -59,11 +59,11 @@ async def test_an_ordinary_user_mounts_a_dataset(state: Path, folder: Path) -> N
 
 async def test_a_dataset_of_a_detached_sandbox_is_kept(owner: LocalProvider, folder: Path) -> None:
     with client(PROGRAMS["with_dataset"].format(folder=str(folder), detach=True)) as process:
-        *_, sandbox_id = process.communicate(timeout=60)[0].splitlines()
+        box = owner.box(process.communicate(timeout=60)[0].splitlines()[-1])
     assert removed() == []
-    assert await owner.read_file(sandbox_id, "/data/file", max_bytes=100) == b"content"
+    assert await box.read_file("/data/file", max_bytes=100) == b"content"
     async for info in owner.list({}):
-        await owner.delete(info.id)
+        await owner.box(info.id).delete()
     assert len(removed()) == 1
 
 
@@ -156,29 +156,29 @@ async def test_a_volume_of_a_killed_owner_stays_and_can_be_removed(owner: LocalP
     with client(PROGRAMS["with_volume"].format(detach=False) + "sys.stdin.read()") as process:
         await said(process)
         await ended(process, signal.SIGKILL)
-    sandbox_id = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
-    assert await owner.read_file(sandbox_id, "/cache/file", max_bytes=9) == b"content"
-    await owner.delete(sandbox_id)
+    box = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
+    assert await box.read_file("/cache/file", max_bytes=9) == b"content"
+    await box.delete()
     await owner.remove_volume("pip")
     assert await owner.list_volumes() == []
 
 
 async def test_a_volume_of_a_detached_sandbox_is_in_use(owner: LocalProvider) -> None:
     with client(PROGRAMS["with_volume"].format(detach=True)) as process:
-        sandbox_id = process.communicate(timeout=60)[0].strip()
+        box = owner.box(process.communicate(timeout=60)[0].strip())
     with pytest.raises(VolumeError, match="'pip' is in use"):
         await owner.remove_volume("pip")
-    await owner.delete(sandbox_id)
+    await box.delete()
     await owner.remove_volume("pip")
 
 
 async def test_a_volume_that_is_made_again_is_not_the_removed_one(owner: LocalProvider) -> None:
     other = LocalProvider()
     for _ in range(2):
-        sandbox_id = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
-        assert await owner.list_dir(sandbox_id, "/cache") == []
-        await owner.write_file(sandbox_id, "/cache/file", b"content", mode=None)
-        await owner.delete(sandbox_id)
+        box = await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))
+        assert await box.list_dir("/cache") == []
+        await box.write_file("/cache/file", b"content", mode=None)
+        await box.delete()
         await other.remove_volume("pip")
     await other.aclose()
 
@@ -196,7 +196,7 @@ async def test_the_next_removal_ends_a_killed_one(
     (left / "closed").mkdir(0)
     deep = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 1; i=$((i+1)); done"
     subprocess.run(["sh", "-c", deep], cwd=left, check=True)
-    await owner.delete(await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS)))
+    await (await owner.create(SandboxSpec(mounts=VOLUME_MOUNTS))).delete()
     await owner.remove_volume("pip")
     assert list((state / "volumes").iterdir()) == []
     assert kept.read_text() == "content"

@@ -8,7 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, _cleanup, errors
+from sandboxkit import Dataset, Image, Sandbox, Session, Snapshot, errors
+from sandboxkit._life import _cleanup
 from sandboxkit.providers.local import LocalProvider, _copier, _snapshot_store
 from tests.components import needs_mounts, needs_root
 from tests.local.conftest import PROGRAMS, client, mounted
@@ -196,7 +197,7 @@ async def test_a_long_copy_is_made_by_a_process_that_ends_when_it_is_cancelled(
         await sandbox.exec(["sh", "-c", "seq 15000 | xargs touch; sleep 600 &"], check=True)
         taking = sandbox.snapshot()
         with anyio.fail_after(60):
-            while not [*state.glob("snapshots/.taking-*/root/workspace/*")]:
+            while not [*state.glob("snapshots/.temporary-*/*/root/workspace/*")]:
                 await anyio.sleep(0.001)
         taking.cancel()
         with anyio.fail_after(60):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from sandboxkit.providers.modal import ModalProvider
 from tests.emulators._answers import Row
 from tests.emulators._server import Server
@@ -20,7 +20,7 @@ class Modal(Vendor):
         keys = {"MODAL_TOKEN_ID": "ak-emulator", "MODAL_TOKEN_SECRET": "as-emulator"}
         return {"MODAL_SERVER_URL": server.url, **keys}
 
-    def provider(self, timeout: float | None = None, **options: Any) -> BakingProvider[Any]:
+    def provider(self, timeout: float | None = None, **options: Any) -> VendorProvider[Any, Any]:
         seconds = timeout or self.timeout
         return ModalProvider(timeout=seconds, build_timeout=seconds, **options)
 

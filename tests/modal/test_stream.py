@@ -22,7 +22,7 @@ def test_unread_output_blocks_the_program(use: Use, sandbox: Sandbox) -> None:
         written = -1
         while True:
             await anyio.sleep(1.5)
-            async with await another._run(str(sandbox.id), ("cat", "/tmp/written")) as output:
+            async with await another.box(str(sandbox.id))._run(("cat", "/tmp/written")) as output:
                 before, written = written, int(await everything(output) or 0)
             if before == written > 0:
                 await another.aclose()
@@ -84,9 +84,10 @@ def test_a_program_starts_over_a_handle_that_another_call_has_closed(
     provider: ModalProvider, sandbox: Sandbox
 ) -> None:
     async def run() -> bytes:
-        handle = await provider._handle(str(sandbox.id))
+        box = provider.box(str(sandbox.id))
+        handle = await box._handle()
         await handle.detach.aio()  # type: ignore[no-untyped-call]  # the stub lacks the types
-        async with await provider._run(str(sandbox.id), ("echo", "fine")) as stream:
+        async with await box._run(("echo", "fine")) as stream:
             return await everything(stream)
 
     assert Operation(run()).result(SECONDS) == b"fine\n"

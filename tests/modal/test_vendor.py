@@ -6,7 +6,7 @@ import pytest
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, Session
 from sandboxkit.providers._hosted.agent import ProgramStream
-from sandboxkit.providers._hosted.baking import BakingProvider
+from sandboxkit.providers._hosted.vendor import VendorProvider
 from tests.emulators._server import Server
 from tests.hosted.conformance import VendorConformance
 from tests.hosted.streams import Use
@@ -48,7 +48,7 @@ class TestModal(VendorConformance):
         eventually(lambda: _has_ended(sandbox))
 
     def test_a_start_that_is_cancelled_leaves_no_program(
-        self, server: Any, provider: BakingProvider[Any], sandbox: Sandbox, stream: str
+        self, server: Any, provider: VendorProvider[Any, Any], sandbox: Sandbox, stream: str
     ) -> None:
         before = server.requests.count("TaskExecStart")
         server.fault("TaskExecStart", "silent", times=1)

@@ -93,7 +93,7 @@ def said(*argv: str, path: Path) -> subprocess.CompletedProcess[str]:
 PROVIDERS = {"docker": "docker", "e2b": "e2b", "modal": "modal", "kubernetes": "yaml"}
 PROVIDERS |= {"daytona": "daytona_api_client_async", "service": "aiohttp"}
 INTEGRATIONS = {"trl": "trl", "inspect": "inspect_ai", "smolagents": "smolagents"}
-INTEGRATIONS |= {"openai-agents": "agents"}
+INTEGRATIONS |= {"openai-agents": "agents", "rewards": "pydantic"}
 NEED = "from sandboxkit import Session, cli, telemetry; "
 
 

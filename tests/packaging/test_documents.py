@@ -3,12 +3,14 @@
 import argparse
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -21,7 +23,7 @@ from tests.process_list import processes
 
 DOCUMENTS = [path for path in tracked("*.md") if "NOTICE" not in path.name]
 README = (ROOT / "README.md").read_text()
-START = (ROOT / "docs" / "index.md").read_text()
+START = (ROOT / "docs" / "start.md").read_text()
 COMMANDS = (ROOT / "docs" / "command-line.md").read_text()
 PROVIDERS = (ROOT / "docs" / "providers.md").read_text()
 EXPECTED = ROOT / "tests" / "examples" / "expected"
@@ -52,7 +54,11 @@ def test_code_and_output_in_documents_are_those_of_the_examples(kind: str) -> No
         assert block == path.read_text(), name
 
 
-@pytest.mark.parametrize("line", [x for x in SHELL if x.startswith("sandboxkit ")])
+# .ci/run runs the whole demo, with the README's other first commands.
+RUN = [line for line in SHELL if line.startswith("sandboxkit ") and line != "sandboxkit demo"]
+
+
+@pytest.mark.parametrize("line", RUN)
 def test_a_command_of_a_page_runs(line: str) -> None:
     scripts = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
@@ -67,6 +73,20 @@ def test_a_command_of_a_page_runs(line: str) -> None:
 def test_make_knows_the_targets_of_a_page(line: str) -> None:
     # .ci/run runs them; the suite cannot run itself.
     subprocess.run([*line.split(), "--dry-run"], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_the_picture_shows_what_its_commands_print() -> None:
+    script: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "terminal.py"))
+    picture: Path = script["PICTURE"]
+    assert picture.stat().st_size <= 20_000
+    assert f"]({picture.relative_to(ROOT)})" in README
+    texts = [str(each.text).split() for each in ElementTree.parse(picture).iter() if each.text]
+    shown = [" ".join(words) for words in texts if words]
+    *quick, demo = script["COMMANDS"]
+    for command in quick:
+        assert script["recorded"](command).splitlines() == [shown[shown.index(f"$ {command}") + 1]]
+    assert f"$ {demo}" in shown
+    assert "as expected: every reference passes, every broken variant fails" in shown
 
 
 def test_a_verb_has_the_options_that_the_page_names() -> None:
@@ -146,6 +166,13 @@ def test_the_file_tree_is_complete_and_annotated() -> None:
             if str(path).startswith(f"{folder}/") and path.name != "py.typed"
         }
         assert children - listed <= {f"{folder}/__init__.py"}, folder
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`((?:sandboxkit|providers|integrations|agent)/[\w./]+)`", page)
+    assert len(named) > 60
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_provider_of_the_guide_kills_whole_trees(tmp_path: Path) -> None:

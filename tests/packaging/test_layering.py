@@ -14,7 +14,9 @@ from sandboxkit.integrations.rewards._parse import parse
 ROOT = Path(__file__).resolve().parents[2]
 STDLIB = sys.stdlib_module_names
 CORE = sorted(
-    path for part in (".", "display") for path in (ROOT / "sandboxkit" / part).glob("*.py")
+    path
+    for part in (".", "_room", "_life", "_calls", "display")
+    for path in (ROOT / "sandboxkit" / part).glob("*.py")
 )
 CLI, TESTING, PROVIDERS, INTEGRATIONS, EXAMPLES = (
     sorted((ROOT / folder).rglob("*.py"))
@@ -31,7 +33,15 @@ SHARED_TOOLS = [
     "_tools",
     "_training",
 ]
-SHARED_BY_PROVIDERS = ("_agent", "_error_rules", "_gvisor", "_hosted", "_rules")
+SHARED_BY_PROVIDERS = (
+    "_agent",
+    "_builders",
+    "_capabilities",
+    "_error_rules",
+    "_gvisor",
+    "_hosted",
+    "_rules",
+)
 SPI = ("sandboxkit.provider", "sandboxkit.types", "sandboxkit.errors")
 
 

@@ -52,6 +52,22 @@ def test_every_public_package_is_in_the_reference() -> None:
                 assert f"{root}.{name}" in shown
 
 
+def test_constructors_that_refuse_a_direct_call_are_not_in_the_reference() -> None:
+    core = [
+        name for name in explained() if not re.match(r"sandboxkit\.(integrations|providers)", name)
+    ]
+    names = [name.rpartition(".") for name in core]
+    classes = [getattr(importlib.import_module(module), name) for module, _, name in names]
+    made = {
+        each.__name__
+        for each in classes
+        if "Made by `" in (each.__doc__ or "")
+        or "for a direct call" in (getattr(each, "__new__", object).__doc__ or "")
+    }
+    assert {"Sandbox", "Snapshot", "Terminal"} <= made
+    assert made - REFERENCE["MADE"] == set()
+
+
 def test_every_setting_of_a_grpo_run_is_in_the_reference() -> None:
     pytest.importorskip("torch")
     config = importlib.import_module("sandboxkit.integrations.grpo.config")

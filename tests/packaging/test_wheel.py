@@ -119,6 +119,7 @@ def test_the_wheel_holds_data_files_and_nothing_of_the_tests_or_examples(built: 
         names = wheel.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "sandboxkit",
+        "sandboxkit_command.py",
         "sandboxkit_sdk",
     }
     for source in ("sandboxkit", "providers", "integrations"):

@@ -8,17 +8,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from traceback import extract_stack
 from typing import ClassVar, TypeVar
 
 import pytest
 
-from sandboxkit import Operation, Session, _machine_semaphore
+from sandboxkit import Operation, Session
 from sandboxkit.errors import ProviderUnavailableError, SandboxError, SandboxNotCleanError
-from sandboxkit.provider import Output
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import FirstCommand, Output
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import Command, Exit, Interpreter, PoolStats, SandboxSpec
 
 DEADLINE = 60.0
@@ -65,19 +66,19 @@ def line_of(process: "subprocess.Popen[str]") -> str:
 class Counting(FakeProvider):
     """Keeps the ids of all that were created, and raises what it is told to first."""
 
-    def __init__(self, *errors: SandboxError) -> None:
-        super().__init__()
+    def __init__(self, *errors: SandboxError, kind: type[FakeBox] = FakeBox) -> None:
+        super().__init__(kind)
         self.created: list[str] = []
         self.attempts: list[float] = []
         self.errors = list(errors)
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         self.attempts.append(time.monotonic())
         if self.errors:
             raise self.errors.pop(0)
-        sandbox_id = await super().create(spec)
-        self.created.append(sandbox_id)
-        return sandbox_id
+        box = await super().create(spec, first)
+        self.created.append(box.id)
+        return box
 
 
 class Here(Counting):
@@ -90,30 +91,32 @@ class Failing(FakeProvider):
     """Fails to delete anything, so many times."""
 
     def __init__(self, failures: float = math.inf) -> None:
-        super().__init__()
+        super().__init__(_FailingBox)
         self.failures, self.attempts = failures, 0
 
-    async def delete(self, sandbox_id: str) -> None:
-        self.attempts += 1
-        if self.failures > 0:
-            self.failures -= 1
+
+class _FailingBox(FakeBox):
+    async def delete(self) -> None:
+        assert isinstance(self.provider, Failing)
+        self.provider.attempts += 1
+        if self.provider.failures > 0:
+            self.provider.failures -= 1
             raise ProviderUnavailableError("the connection was reset")
-        await super().delete(sandbox_id)
+        await super().delete()
 
 
 @pytest.fixture
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the test's own for what sandboxkit keeps on this machine."""
     monkeypatch.setenv("SANDBOXKIT_STATE_DIR", str(tmp_path / "state"))
-    yield tmp_path / "state"
-    _machine_semaphore._forget()  # the next test has another folder
+    return tmp_path / "state"
 
 
 class Gated(Counting):
     """Holds each creation, at its beginning or at its end, until the gate is open."""
 
-    def __init__(self, *, at_end: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *, at_end: bool = False, kind: type[FakeBox] = FakeBox) -> None:
+        super().__init__(kind=kind)
         self.entered, self.undone = threading.Semaphore(0), threading.Semaphore(0)
         self.gate = asyncio.Event()
         self.at_end = at_end
@@ -123,18 +126,18 @@ class Gated(Counting):
         """Let every creation go on."""
         on_the_loop(self.gate.set)
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         self.creates += 1
-        sandbox_id = await super().create(spec) if self.at_end else ""
+        box = await super().create(spec, first) if self.at_end else None
         self.entered.release()
         try:
             await self.gate.wait()
         except BaseException:
-            if sandbox_id:
-                await self.delete(sandbox_id)
+            if box is not None:
+                await box.delete()
             self.undone.release()
             raise
-        return sandbox_id or await super().create(spec)
+        return box or await super().create(spec, first)
 
 
 class Resetting(Counting):
@@ -145,41 +148,46 @@ class Resetting(Counting):
 
     name: ClassVar[str] = "resetting"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inventories: set[str] = set()
+    def __init__(self, kind: "type[ResettingBox] | None" = None) -> None:
+        super().__init__(kind=kind or ResettingBox)
         self.resets = 0
-        self.interpreters: dict[str, Interpreter] = {}
+        self.programs: list[str] = []
+        """The interpreters that were started."""
         self.fail = asyncio.Event()
 
-    async def start_interpreter(self, sandbox_id: str, interpreter: Interpreter) -> None:
-        assert sandbox_id not in self.inventories
-        self.interpreters[sandbox_id] = interpreter
 
-    async def run_python(
-        self, sandbox_id: str, code: str, command: Command, output: Output
-    ) -> Exit:
-        program = self.interpreters[sandbox_id].program
-        argv = (program, "-I", "-c", code, *command.argv[1:])
-        return await self.exec(
-            sandbox_id, Command(argv, command.cwd, command.env, None, command.stdin), output
-        )
+class ResettingBox(FakeBox):
+    """One sandbox of a Resetting provider."""
 
-    async def reset(self, sandbox_id: str) -> None:
-        if sandbox_id not in self.inventories:
-            self.inventories.add(sandbox_id)
+    recorded = False
+    program = ""
+
+    async def start_interpreter(self, interpreter: Interpreter) -> None:
+        assert not self.recorded
+        assert isinstance(self.provider, Resetting)
+        self.program = interpreter.program
+        self.provider.programs.append(self.program)
+
+    async def run_python(self, code: str, command: Command, output: Output) -> Exit:
+        argv = (self.program, "-I", "-c", code, *command.argv[1:])
+        return await self.exec(replace(command, argv=argv, user=None), output)
+
+    async def reset(self) -> None:
+        if not self.recorded:
+            self.recorded = True
             return
-        box = self._box(sandbox_id)
-        await self._kill(f"box:{box.folder}", None)
-        workspace = Path(box.folder, "workspace")
+        self.there()
+        assert isinstance(self.provider, Resetting)
+        await self._kill(f"box:{self.folder}", None)
+        workspace = Path(self.folder, "workspace")
         if Path(workspace, "dirt").exists():
-            raise SandboxNotCleanError("/workspace/dirt", sandbox_id=sandbox_id)
+            raise SandboxNotCleanError("/workspace/dirt")
         if Path(workspace, "slow").exists():
-            await self.fail.wait()
-            raise SandboxNotCleanError("/workspace/slow", sandbox_id=sandbox_id)
+            await self.provider.fail.wait()
+            raise SandboxNotCleanError("/workspace/slow")
         for path in workspace.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.resets += 1
+        self.provider.resets += 1
 
 
 def until(session: Session, holds: Callable[[PoolStats], bool]) -> PoolStats:
@@ -195,5 +203,5 @@ def settled(session: Session, provider: FakeProvider) -> None:
     """Whoever starts now is served; once the session is closed, nothing is there."""
     assert session.run(["true"]).result(DEADLINE).returncode == 0
     session.close().result(DEADLINE)
-    assert not provider._boxes
+    assert not provider.boxes
     assert not session._sandboxes

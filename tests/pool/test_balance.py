@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit._balance import Bucket, Do, PoolRequest, PoolState, PoolStep, Preparation
 from sandboxkit._lifecycle import Lifecycle, SessionContext
-from sandboxkit._throttle import AdmissionThrottle
+from sandboxkit._room._pool import Bucket, Do, PoolRequest, PoolState, PoolStep, Preparation
+from sandboxkit._room._throttle import AdmissionThrottle
 from sandboxkit.errors import ProviderUnavailableError
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
@@ -17,7 +17,8 @@ OWN = SandboxSpec()
 
 
 def life(bucket: Bucket) -> Lifecycle:
-    made = Lifecycle(FakeProvider(), bucket.spec, SessionContext(), "fake-1")
+    provider = FakeProvider()
+    made = Lifecycle(provider, bucket.spec, SessionContext(), provider.box("fake-1"))
     made.made = made.renewed = NOW
     return made
 

@@ -6,6 +6,8 @@ import time
 import pytest
 
 from sandboxkit import Operation, Session, errors
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import SandboxSpec
 from tests.pool.providers import DEADLINE, Counting, Gated, settled, until
 
@@ -24,10 +26,10 @@ def test_each_pooled_sandbox_serves_one_start_and_is_replaced() -> None:
                 assert [info.path for info in listed] == ["/workspace/mine"]
         assert len(set(used)) == 2
         assert used[0] in made
-        assert not set(used) & provider._boxes.keys()
+        assert not set(used) & provider.boxes.keys()
         stats = until(session, lambda stats: stats.ready == 3)
         assert (stats.hits, stats.misses, stats.made, stats.taken) == (2, 0, 5, 0)
-        assert set(provider.created) - set(used) == provider._boxes.keys()
+        assert set(provider.created) - set(used) == provider.boxes.keys()
         settled(session, provider)
     assert len(provider.created) < 10
 
@@ -46,7 +48,7 @@ def test_a_second_start_with_other_options_is_pooled() -> None:
         assert (stats.hits, stats.misses) == (1, 2)
         assert stats.thrown_away == {"not wanted lately": 1}
         until(session, lambda stats: stats.ready == 3)
-        assert [box.spec.env for box in provider._boxes.values()].count({}) >= 1
+        assert [box.spec.env for box in provider.boxes.values()].count({}) >= 1
         settled(session, provider)
 
 
@@ -55,7 +57,7 @@ def test_idle_sandboxes_give_their_room_to_waiting_starts() -> None:
     with Session(provider, pool=2, max_concurrency=2) as session:
         until(session, lambda stats: stats.ready == 2)
         with session.sandbox(env={"A": "1"}), session.sandbox(env={"A": "2"}):
-            assert len(provider._boxes) == 2
+            assert len(provider.boxes) == 2
             assert session.pool_stats().thrown_away == {"room for another": 2}
             waiting = session.sandbox()
             starting = waiting.start()
@@ -92,8 +94,8 @@ def test_dead_sandboxes_are_not_handed_out() -> None:
     provider = Counting()
     with Session(provider, pool=2) as session:
         until(session, lambda stats: stats.ready == 2)
-        for sandbox_id in tuple(provider._boxes):
-            Operation(provider.delete(sandbox_id)).result(DEADLINE)
+        for box in tuple(provider.boxes.values()):
+            Operation(box.delete()).result(DEADLINE)
         assert session.run(["true"]).result(DEADLINE).returncode == 0
         stats = until(session, lambda stats: stats.ready == 2)
         assert stats.thrown_away == {"dead": 2}
@@ -109,7 +111,7 @@ def test_a_lifetime_counts_from_the_hand_out() -> None:
         asked = time.time()
         with session.sandbox() as sandbox:
             assert sandbox.id == provider.created[0]
-            ends = provider._boxes[provider.created[0]].ends
+            ends = provider.boxes[provider.created[0]].ends
             assert ends is not None
             assert ends > asked + 0.75
             assert sandbox.exec(["true"]).result(DEADLINE).returncode == 0
@@ -172,7 +174,7 @@ def test_closing_a_session_while_its_pool_fills_leaves_nothing() -> None:
     session.close().result(DEADLINE)
     with pytest.raises(errors.SandboxTerminatedError):
         process.result(DEADLINE)
-    assert provider._boxes == {}
+    assert provider.boxes == {}
     assert session._sandboxes == set()
     with pytest.raises(errors.ConfigurationError, match="is closed"):
         session.warm()
@@ -214,7 +216,7 @@ def test_a_sandbox_that_a_start_is_given_as_it_is_cancelled_is_taken_back() -> N
 
         Operation(main()).result(DEADLINE)
         # Its replacement may exist already: then one of the two is deleted.
-        stats = until(session, lambda stats: stats.ready == 1 and len(provider._boxes) == 1)
+        stats = until(session, lambda stats: stats.ready == 1 and len(provider.boxes) == 1)
         assert stats.taken == 0
         settled(session, provider)
 
@@ -222,10 +224,10 @@ def test_a_sandbox_that_a_start_is_given_as_it_is_cancelled_is_taken_back() -> N
 class Slow(Counting):
     """Takes three turns of the loop to create a sandbox."""
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         for _ in range(3):
             await asyncio.sleep(0)
-        return await super().create(spec)
+        return await super().create(spec, first)
 
 
 @pytest.mark.parametrize("most", [None, 1, 3])
@@ -244,7 +246,7 @@ def test_starts_cancelled_at_every_moment_leave_nothing(most: int | None) -> Non
                     await asyncio.sleep(0)
                 tasks[turns % 3].cancel()
                 await asyncio.wait(tasks)
-                assert len(provider._boxes) <= 3
+                assert len(provider.boxes) <= 3
 
         asyncio.run(main())
         settled(session, provider)

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from sandboxkit import Operation, Sandbox, Session, _loop, _machine_semaphore, errors, wait
+from sandboxkit import Operation, Sandbox, Session, errors, wait
+from sandboxkit._life import _loop
 from sandboxkit.options import SpecOptions
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box, FirstCommand
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import ProcessResult, SandboxSpec
-from tests.pool.providers import Resetting
+from tests.pool.providers import Resetting, ResettingBox
 
 SOON = 60.0
 """Seconds within which all room is back once every fault has gone."""
@@ -29,8 +31,8 @@ class Machine:
     """The sandboxes of all sessions, and the faults of their backend."""
 
     def __init__(self) -> None:
-        self.alive: dict[str, tuple[bool, Provider]] = {}
-        """Whether each sandbox counts towards the caps, and whose it is."""
+        self.alive: dict[str, tuple[bool, Box]] = {}
+        """Whether each sandbox counts towards the caps, and the sandbox."""
         self.most = 0
         self.faults: set[str] = set()
 
@@ -41,37 +43,41 @@ class OfMachine(Resetting):
     on_this_machine: ClassVar[bool] = True
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__()
+        super().__init__(_BoxOfMachine)
         self.machine = machine
-        self.used: set[str] = set()
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         if "create" in self.machine.faults:
             raise errors.ProviderUnavailableError("the connection was reset")
         if "full" in self.machine.faults:
             raise errors.CapacityError("no room for now")
-        sandbox_id = await super().create(spec)
-        self.machine.alive[sandbox_id] = spec.env != APART, self
+        box = await super().create(spec, first)
+        self.machine.alive[box.id] = spec.env != APART, box
         counted = sum(counts for counts, _ in self.machine.alive.values())
         self.machine.most = max(self.machine.most, counted)
-        return sandbox_id
+        return box
 
-    async def delete(self, sandbox_id: str) -> None:
+
+class _BoxOfMachine(ResettingBox):
+    def __init__(self, provider: OfMachine, sandbox_id: str) -> None:
+        super().__init__(provider, sandbox_id)
+        self.machine = provider.machine
+
+    async def delete(self) -> None:
         if "delete" in self.machine.faults:
             raise errors.ProviderUnavailableError("the connection was reset")
-        await super().delete(sandbox_id)
-        self.machine.alive.pop(sandbox_id, None)
+        await super().delete()
+        self.machine.alive.pop(self.id, None)
 
-    async def reset(self, sandbox_id: str) -> None:
-        if "reset" in self.machine.faults and sandbox_id in self.used:
-            raise errors.SandboxNotCleanError("/workspace", sandbox_id=sandbox_id)
-        self.used.add(sandbox_id)  # the first call notes what is there
-        await super().reset(sandbox_id)
+    async def reset(self) -> None:
+        if "reset" in self.machine.faults and self.recorded:
+            raise errors.SandboxNotCleanError("/workspace")
+        await super().reset()
 
-    async def ready(self, sandbox_id: str) -> bool:
+    async def ready(self) -> bool:
         if "ready" in self.machine.faults:
             raise errors.ProviderUnavailableError("the connection was reset")
-        return await super().ready(sandbox_id)
+        return await super().ready()
 
 
 class Pools:
@@ -162,8 +168,8 @@ class Pools:
     def vanish(self) -> None:
         """Any sandbox dies: one that a caller has, an idle one, or one that is being reset."""
         if self.machine.alive and "delete" not in self.machine.faults:
-            sandbox_id = self.chance.choice(sorted(self.machine.alive))
-            Operation(self.machine.alive[sandbox_id][1].delete(sandbox_id)).result(SOON)
+            _, box = self.machine.alive[self.chance.choice(sorted(self.machine.alive))]
+            Operation(box.delete()).result(SOON)
 
     def fail_or_mend(self) -> None:
         self.machine.faults ^= {self.chance.choice(FAULTS)}
@@ -205,7 +211,6 @@ class Pools:
         finally:
             for session in self.sessions:
                 session.close().result(SOON)
-            _machine_semaphore._forget()
         assert not self.machine.alive
         assert self.machine.most <= min(self.shared or 99, 2 * self.own)
         for session in self.sessions:

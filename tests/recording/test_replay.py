@@ -94,8 +94,8 @@ def everything(session: Session, folder: Path) -> list[object]:
 @pytest.mark.parametrize("name", ["fake", "local"])
 def test_a_replay_returns_what_every_call_returned(name: str, file: Path, tmp_path: Path) -> None:
     provider = FakeProvider() if name == "fake" else name
-    recorded = everything(Session(provider, record=file), tmp_path)
-    assert everything(Session(replay=file), tmp_path) == recorded
+    recorded = everything(Session(provider, record=file, tags="run:1"), tmp_path)
+    assert everything(Session(replay=file, tags="run:2"), tmp_path) == recorded
     names = {call["call"] for call in calls(file)}
     assert {"create", "exec", "write_file", "read_file", "put_archive", "get_archive"} <= names
 
@@ -280,3 +280,16 @@ def test_a_call_that_the_end_of_its_sandbox_ended_ends_in_the_replay(file: Path)
 
     recorded = run(Session("local", record=file))
     assert run(Session(replay=file)) == recorded
+
+
+def test_a_recording_and_its_replay_may_listen_in_a_sandbox_and_ask_for_public_ports(
+    file: Path,
+) -> None:
+    def use(session: Session) -> None:
+        with session:
+            session.sandbox(public_ports=[8000])
+            with session.sandbox(network=["web.test"]) as sandbox:
+                assert sandbox.stat("/workspace").result().path == "/workspace"
+
+    use(Session(FakeProvider(), record=file))
+    use(Session(replay=file))

@@ -7,9 +7,10 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from sandboxkit import Operation, _owners, _tags
+from sandboxkit import Operation, _tags
+from sandboxkit._life import _owners
 from sandboxkit.errors import CommandStartError, SandboxNotCleanError, SandboxTerminatedError
-from sandboxkit.provider import Provider, StreamName
+from sandboxkit.provider import Box, Provider, StreamName
 from sandboxkit.providers.docker import DockerProvider
 from sandboxkit.providers.local import LocalProvider
 from sandboxkit.types import Command, Interpreter, Reuse, SandboxSpec
@@ -89,7 +90,7 @@ class Target:
     provider: Provider = field(init=False)
     made: int = 0
     why_given_up: str = ""
-    _sandbox: str | None = None
+    _sandbox: Box | None = None
     _fresh: dict[str, Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -109,19 +110,19 @@ class Target:
             interpreter=Interpreter() if self.mode == "python" else None,
         )
 
-    def fresh(self) -> str:
+    def fresh(self) -> Box:
         sandbox = wait(self.provider.create(self._spec()))
         self.made += 1
         try:
             if self.mode == "python":
-                wait(self.provider.start_interpreter(sandbox, Interpreter()))
-            wait(self.provider.reset(sandbox))
+                wait(sandbox.start_interpreter(Interpreter()))
+            wait(sandbox.reset())
         except BaseException:
-            wait(self.provider.delete(sandbox))
+            wait(sandbox.delete())
             raise
         return sandbox
 
-    def sandbox(self) -> str:
+    def sandbox(self) -> Box:
         """The one that is used until a reset gives it up."""
         if self._sandbox is None:
             self._sandbox = self.fresh()
@@ -129,20 +130,20 @@ class Target:
 
     def give_up(self) -> None:
         if self._sandbox is not None:
-            wait(self.provider.delete(self._sandbox))
+            wait(self._sandbox.delete())
             self._sandbox = None
 
     def close(self) -> None:
         self.give_up()
         wait(self.provider.aclose())
 
-    def run(self, sandbox: str, code: str, *, patience: float = _PATIENCE) -> Job:
+    def run(self, sandbox: Box, code: str, *, patience: float = _PATIENCE) -> Job:
         """Run a job; one that does not end is cancelled."""
         job = Job()
         if self.mode == "python":
-            work = self.provider.run_python(sandbox, code, Command(("-c",)), job.output)
+            work = sandbox.run_python(code, Command(("-c",)), job.output)
         else:
-            work = self.provider.exec(sandbox, Command(("python3", "-c", code)), job.output)
+            work = sandbox.exec(Command(("python3", "-c", code)), job.output)
         operation = Operation(work)
         try:
             job.status = operation.result(patience).status
@@ -160,14 +161,14 @@ class Target:
             try:
                 self._fresh[feel] = self.run(sandbox, victim(name)).seen()
             finally:
-                wait(self.provider.delete(sandbox))
+                wait(sandbox.delete())
         return self._fresh[feel]
 
     def _attack(self, name: str) -> bool:
         """Run job one; False where it took the sandbox with it."""
         attack = ATTACKS[name]
         # As its files are written: the agent then has a thread that acts as the job.
-        wait(self.provider.stat(self.sandbox(), self.workdir or "/workspace"))
+        wait(self.sandbox().stat(self.workdir or "/workspace"))
         patience = 3.0 if attack.dies else _PATIENCE
         try:
             job = self.run(self.sandbox(), attacker(name), patience=patience)
@@ -188,7 +189,7 @@ class Target:
     def reset(self) -> Outcome:
         """Reset the sandbox, and delete it where that raises as it may."""
         try:
-            wait(self.provider.reset(self.sandbox()))
+            wait(self.sandbox().reset())
         except (SandboxNotCleanError, SandboxTerminatedError) as error:
             self.why_given_up = str(error)
             self.give_up()

@@ -23,7 +23,7 @@ def forked(target: Target) -> int:
     """The fork that waits for a job, once it is there."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        found = processes_of(target.sandbox())  # a bubblewrap or two, the agent, the interpreter
+        found = processes_of(target.sandbox().id)  # a bubblewrap or two, the agent, the interpreter
         names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found[-2:]]
         if len({*names}) == 1 and b"python" in names[0]:
             return found[-1]
@@ -36,7 +36,7 @@ def test_each_job_gets_a_fork_of_its_own(target: Target) -> None:
     for _ in range(3):
         ahead = forked(target)
         assert target.run(target.sandbox(), "print(1)").stdout == b"1\n"
-        assert ahead not in processes_of(target.sandbox())
+        assert ahead not in processes_of(target.sandbox().id)
         seen.add(ahead)
         assert target.reset() == "clean"
     assert len(seen) == 3
@@ -58,7 +58,7 @@ def test_a_fork_that_was_killed_is_replaced(target: Target) -> None:
 
 def test_an_unused_fork_is_dropped(target: Target) -> None:
     ahead = forked(target)
-    used = wait(target.provider.usage(target.sandbox()))
+    used = wait(target.sandbox().usage())
     assert used is not None
     assert used.processes == 3
     assert target.reset() == "clean"

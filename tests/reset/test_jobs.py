@@ -29,7 +29,7 @@ def test_a_job_gets_a_new_terminal(commands: Target) -> None:
     for then in (_RAW, ""):
         job = Job()
         command = Command(("python3", "-c", _TERMINAL + then), pty=PtySize(24, 80))
-        work = commands.provider.exec(commands.sandbox(), command, job.output)
+        work = commands.sandbox().exec(command, job.output)
         assert Operation(work).result(DEADLINE).status == 0, job.stdout
         output.append(job.stdout)
         assert commands.reset() == "clean"
@@ -37,14 +37,13 @@ def test_a_job_gets_a_new_terminal(commands: Target) -> None:
 
 
 def test_uploaded_files_are_removed(target: Target) -> None:
-    provider = target.provider
     paths = ("/workspace/given", "/workspace/folder/given", "/tmp/given")
     for _ in range(2):
         for path in paths:
             with pytest.raises(SandboxFileNotFoundError):
-                wait(provider.read_file(target.sandbox(), path, max_bytes=100))
-            wait(provider.write_file(target.sandbox(), path, b"data", mode=0o400))
-            assert wait(provider.read_file(target.sandbox(), path, max_bytes=100)) == b"data"
+                wait(target.sandbox().read_file(path, max_bytes=100))
+            wait(target.sandbox().write_file(path, b"data", mode=0o400))
+            assert wait(target.sandbox().read_file(path, max_bytes=100)) == b"data"
         job = target.run(target.sandbox(), "print(open('given').read()); open('made', 'w')")
         assert (job.status, job.stdout) == (0, b"data\n"), job.stderr
         assert target.reset() == "clean"

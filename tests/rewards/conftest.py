@@ -41,12 +41,8 @@ def grade_all(
             grader, provider, max_concurrency=concurrency, pool=pool, tags=tag, **options
         )
         async with session:
-            async with asyncio.TaskGroup() as group:
-                tasks = {
-                    name: group.create_task(grader.grade(session, code, task))
-                    for name, code, task in submissions
-                }
-            verdicts = {name: task.result() for name, task in tasks.items()}
+            grades = {name: grader.grade(session, code, task) for name, code, task in submissions}
+            verdicts = dict(zip(grades, await asyncio.gather(*grades.values()), strict=True))
         async with Session(provider) as session_after:
             assert await session_after.list(tags=tag) == []
         return verdicts

@@ -1,8 +1,10 @@
 """Corpora in TOML files: tasks, each with a submission that must pass and some that must fail."""
 
 import ast
+import gzip
+import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,17 @@ class Item:
     # Any: a row of a data set.
     row: Mapping[str, Any]
     """The task. Cases for which TOML has no type are the text of a Python literal."""
-    passes: str = ""
-    """A submission that gets a reward of 1."""
+    passes: str | Sequence[str] = ()
+    """Submissions that get a reward of 1."""
     fails: Mapping[str, str] = field(default_factory=dict)
     """Submissions that get a reward of 0, by name."""
-    outcome: str = ""
-    """How all of these end, where that matters."""
-    limits: Limits = field(default_factory=lambda: Limits(timeout=60))
-    """Those of these, of which some use all of their time."""
+    shared: str = ""
+    """A part of the reason why the tests run beside the submission; "" if they are isolated."""
+    limits: Limits = field(default_factory=lambda: Limits(timeout=10, wall=60, memory_mb=256))
+
+    @property
+    def honest(self) -> Sequence[str]:
+        return [self.passes] if isinstance(self.passes, str) else self.passes
 
 
 # Any: values of TOML.
@@ -76,10 +81,13 @@ def items(path: Path) -> tuple[Item, ...]:
     )
 
 
+# Any: rows of data sets.
+def humaneval() -> list[Mapping[str, Any]]:
+    """Return the rows of HumanEval."""
+    with gzip.open(DATA / "humaneval.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
 CORPORA: dict[str, tuple[Item, ...]] = {
-    f"{path.parent.name}/{path.stem}": items(path) for path in sorted(DATA.glob("corpus/*/*.toml"))
+    path.stem: items(path) for path in sorted(DATA.glob("corpus/*.toml"))
 }
-
-
-def of_folder(folder: str) -> list[Item]:
-    return [item for name in CORPORA if name.split("/")[0] == folder for item in CORPORA[name]]

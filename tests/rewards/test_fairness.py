@@ -14,6 +14,7 @@ from sandboxkit.integrations.rewards import Limits, Outcome, Verdict
 from sandboxkit.integrations.rewards._programs import SandboxProgram, limited
 from sandboxkit.integrations.rewards._run import retried, run, watched
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.fake import FakeBox
 from tests.control_groups import processes_of
 from tests.rewards.corpus import DATA, read
 
@@ -162,15 +163,15 @@ def test_usage_has_processes_memory_and_cpu_time(provider: str) -> None:
         assert after.starved_seconds is not None
 
 
-class Still(FakeProvider):
+class Still(FakeBox):
     """Runs nothing for a program, and tells no usage, like a hosted backend."""
 
-    async def usage(self, sandbox_id: str) -> Usage | None:
+    async def usage(self) -> Usage | None:
         return None
 
 
 async def test_the_wall_bound_decides_when_usage_is_unknown() -> None:
-    async with Session(Still()) as session:
+    async with Session(FakeProvider(Still)) as session:
         limits = Limits(timeout=0.2, wall=0.5)
         assert is_timeout(await run(session, SandboxProgram(("sleep", "60")), limits))
 
@@ -183,9 +184,9 @@ async def test_an_attempt_is_tried_again_only_after_failures_of_the_infrastructu
         tried += 1
         raise (ProviderUnavailableError if tried < 3 else ConfigurationError)("gone")
 
-    verdict = await retried(Session(Still()), Limits(retries=1), fail)
+    verdict = await retried(Session(FakeProvider(Still)), Limits(retries=1), fail)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome is Outcome.INFRA_ERROR
     assert tried == 2
     with pytest.raises(ConfigurationError):
-        await retried(Session(Still()), Limits(), fail)
+        await retried(Session(FakeProvider(Still)), Limits(), fail)

@@ -71,6 +71,9 @@ TEXTS: dict[str, Callable[[int], str]] = {
     **given("texts", "\ud800"),
     "fences that do not close one another": falling,
     "fences of many kinds": shifted,
+    "fences after text": again("x```\na: ```python\n"),
+    "tags of code": again("\n<code>"),
+    "tags of thinking": again("<think></think>"),
     "every character": lambda size: "".join(map(chr, range(size // 4))),
 }
 CODES: dict[str, Callable[[int], str]] = {

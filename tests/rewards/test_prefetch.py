@@ -10,7 +10,9 @@ import pytest
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, grading_session
 from sandboxkit.integrations.rewards._prefetch import PrefetchQueue
+from sandboxkit.provider import FirstCommand
 from sandboxkit.providers.local import LocalProvider
+from sandboxkit.providers.local._provider import LocalBox
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import SandboxSpec
 
@@ -22,9 +24,9 @@ TASK = {"entry_point": "f", "cases": CASES}
 class Counted(LocalProvider):
     made = 0
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> LocalBox:
         self.made += 1
-        return await super().create(spec)
+        return await super().create(spec, first)
 
 
 def runs(done: list[int], wait: asyncio.Event) -> list[Callable[[], Awaitable[int]]]:

@@ -20,7 +20,7 @@ from sandboxkit.integrations.rewards import (
     Limits,
     Outcome,
     Verdict,
-    _judged,
+    _judge,
     grade_in_fresh,
     grading_session,
 )
@@ -28,14 +28,11 @@ from sandboxkit.integrations.rewards._run import retried
 from sandboxkit.providers import _agent
 from sandboxkit.testing import FakeProvider
 from tests.control_groups import processes_of
-from tests.rewards.corpus import DATA, read
 
 pytestmark = [pytest.mark.timeout(280), pytest.mark.anyio]
 
 RIGHT = "def f(x): return x + 1"
 SLEEPER = "import time\ndef f(x): time.sleep(600)"
-GIVEN = read(DATA / "service_time.toml")
-UNIQUE, IN_VAIN = {"tests": GIVEN["unique"]}, {"tests": GIVEN["in_vain"]}
 TASK = {"entry_point": "f", "cases": [{"args": [1], "expected": 2}]}
 
 
@@ -104,33 +101,16 @@ async def test_a_foreign_timeout_is_not_taken_for_the_deadline() -> None:
 
 
 async def test_slowness_in_the_judge_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_judged, "_JUDGE_SECONDS", 2)
-    codes = ["def f(): return list(range(100_000))", "def f(): return [1, 2, 3]"]
-    verdicts = await grade_batch(codes, Limits(timeout=1.0, wall=3.0, deadline=120), UNIQUE, 1)
+    monkeypatch.setattr(_judge, "_SECONDS", 1)
+    codes = ["def f(): return list(range(30_000))", "def f(): return [1, 2, 3]"]
+    task = {"test_list": ["x = f()\nassert [n for n in x if x.count(n) == 1] == [1, 2, 3]"]}
+    verdicts = await grade_batch(codes, Limits(timeout=1.0, wall=3.0, deadline=120), task, 1)
     assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED], verdicts
-
-
-async def test_a_timeout_between_long_answers_is_not_an_output_limit() -> None:
-    code = "def f():\n    while True: yield list(range(20_000))"
-    task: Mapping[str, object] = {
-        "tests": "from solution import f\ndef test_f():\n    assert sum(map(len, f())) == 3\n"
-    }
-    (verdict,) = await grade_batch([code], Limits(timeout=1.0), task, 1)
-    assert verdict.outcome is Outcome.TIMEOUT, verdict
-
-
-async def test_tests_that_wait_for_a_submission_use_its_time() -> None:
-    verdicts = list[Verdict]()
-    for code, wall in (("def f(done): pass", 2.0), ("def f(done): done()", 60.0)):
-        limits = Limits(timeout=1.0, wall=wall, deadline=6 * wall)
-        verdicts += await grade_batch([code], limits, IN_VAIN, 1)
-    assert [each.outcome for each in verdicts] == [Outcome.TIMEOUT, Outcome.PASSED]
-    assert verdicts[0].detail == "the tests waited for the submission until their time limit"
 
 
 LATER = "import time\ndef f(x):\n    time.sleep(1.5)\n    return x + 1"
 # The interpreter's command line has its program, which begins with this file.
-INTERPRETER = Path(_agent.__path__[0], "in_sandbox", "end.py").read_bytes().splitlines()[0]
+INTERPRETER = Path(_agent.__path__[0], "interpreter.py").read_bytes().splitlines()[0]
 
 
 def jobs(sandbox_id: str) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ import uvicorn
 
 from benchmarks.serve_strangers import request_of
 from sandboxkit.integrations.serve import ServiceConfig, create_app
-from sandboxkit.integrations.serve._connections import TimedConnection
+from sandboxkit.integrations.serve._server import TimedConnection
 
 Serve = Callable[..., str]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from sandboxkit import ProviderUnavailableError, Session
 from sandboxkit.integrations.rewards import TROUBLE, Outcome, Phase, Verdict, verdict_of
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import SandboxSpec
 
 
@@ -15,16 +16,16 @@ class Mortal(FakeProvider):
 
     dead = False
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         if self.dead:
             raise ProviderUnavailableError("the daemon died")
-        return await super().create(spec)
+        return await super().create(spec, first)
 
 
 class Hanging(FakeProvider):
     """Never finishes to make a sandbox."""
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         await asyncio.Event().wait()
         raise AssertionError
 

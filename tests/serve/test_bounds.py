@@ -1,5 +1,6 @@
 """What the service refuses: strangers, too much work, too long bodies, open addresses."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from sandboxkit import ConfigurationError
 from sandboxkit.integrations.serve import ServiceConfig, Token, read_tokens
 from sandboxkit.integrations.serve import serve as run_service
+from sandboxkit.integrations.serve._bodies import check_task
 from sandboxkit.testing.conformance._base import until
 from tests.data_here import beside
 from tests.serve.conftest import Serve, replica
@@ -128,3 +130,9 @@ def test_two_tokens_need_two_names_and_two_secrets(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'alice' and 'eve' have one secret") as raised:
         ServiceConfig(tokens=(alice, Token("eve", alice.secret)))
     assert alice.secret not in str(raised.value)
+
+
+def test_cases_in_text_are_counted_like_others() -> None:
+    cases = json.dumps([{"args": [], "expected": 0}] * 2001)
+    with pytest.raises(ConfigurationError, match="cases has 2001 tests"):
+        check_task({"cases": cases})

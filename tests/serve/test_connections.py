@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from sandboxkit.integrations.serve import _connections
-from sandboxkit.integrations.serve._connections import TimedConnection
+from sandboxkit.integrations.serve import _server
+from sandboxkit.integrations.serve._server import TimedConnection
 from sandboxkit.testing import FakeProvider
 from tests.serve.conftest import replica, sending, whole
 
@@ -28,7 +28,7 @@ def test_a_request_that_does_not_end_ends_its_connection(
     url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     for name in ("_HEAD_SECONDS", "_BODY_SECONDS"):
-        monkeypatch.setattr(_connections, name, 0.5)
+        monkeypatch.setattr(_server, name, 0.5)
     with sending(url, sent) as connection:
         whole(connection)
 
@@ -36,7 +36,7 @@ def test_a_request_that_does_not_end_ends_its_connection(
 def test_a_request_that_comes_in_pieces_is_answered(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "_BODY_SECONDS", 2.0)
+    monkeypatch.setattr(_server, "_BODY_SECONDS", 2.0)
     with sending(url, WHOLE) as connection:
         for at in range(len(BODY)):
             connection.sendall(BODY[at : at + 1])

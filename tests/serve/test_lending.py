@@ -98,8 +98,8 @@ def test_tokens_quotas_and_owners_are_the_service_s(running: Service, lent: Lent
         with pytest.raises(errors.SandboxNotFoundError):
             his.from_id(made[0].id).result(DEADLINE)
         with pytest.raises(errors.SandboxNotFoundError):
-            Operation(his.provider.open_link(made[0].id)).result(DEADLINE)
-        Operation(his.provider.delete(made[0].id)).result(DEADLINE)
+            Operation(his.provider.box(made[0].id).open_link()).result(DEADLINE)
+        Operation(his.provider.box(made[0].id).delete()).result(DEADLINE)
         assert made[0].exec(["echo", "here"]).result(DEADLINE).stdout == "here\n"
     assert tagged(running.tag) == []
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from benchmarks.serve_strangers import ATTACKS, request_of, run
-from sandboxkit.integrations.serve import Token, _connections, _workers
+from sandboxkit.integrations.serve import Token, _server, _workers
 from sandboxkit.integrations.serve._fair_room import FairRoom
 from sandboxkit.testing.conformance._base import until
 from tests.serve.conftest import Serve, replica, sending, whole
@@ -82,7 +82,7 @@ def test_reads_that_nobody_takes_count_against_the_quota_and_end(
         assert http.get(f"{url}{file}", headers=headers).status_code == 429
     until(lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text, "they end", 60)
     assert len(http.get(f"{url}{file}", headers=headers).content) == 32_000_000
-    monkeypatch.setattr(_connections, "_BODY_SECONDS", 0.2)
+    monkeypatch.setattr(_server, "_BODY_SECONDS", 0.2)
     with sending(url, get) as taken_by_nobody:
         taken_by_nobody.recv(100)
         until(lambda: "sandboxkit_admitted 0.0" in http.get(f"{url}/metrics").text, "it ends", 60)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sandboxkit import ImageNotFoundError, SandboxStartError
-from sandboxkit.providers.local._removal import remove_tree
+from sandboxkit.providers.local._folders import remove_tree
 from tests.data_here import beside
 from tests.local.conftest import state
 from tests.strangers.layout_shapes import HONEST_SHAPES, NAMES

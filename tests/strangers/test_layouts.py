@@ -13,9 +13,9 @@ import pytest
 
 from sandboxkit import ImageNotFoundError, SandboxError, SandboxStartError, Session
 from sandboxkit.providers.local import LocalProvider, _image
+from sandboxkit.providers.local._folders import remove_tree
 from sandboxkit.providers.local._host_user import HostUser
 from sandboxkit.providers.local._image import LocalImage
-from sandboxkit.providers.local._removal import remove_tree
 from tests.data_here import beside
 from tests.local.conftest import make, provider, state
 from tests.local.test_host_uid import as_ordinary_user
@@ -163,7 +163,7 @@ async def test_what_a_killed_reading_left_is_removed_however_deep_it_is(tmp_path
     ) as program:
         await anyio.to_thread.run_sync(until_extracting, tmp_path)
         program.kill()
-    (left,) = [name for name in cached(tmp_path) if name.startswith(".extracting")]
+    (left,) = [name for name in cached(tmp_path) if name.startswith(".temporary")]
     nest(tmp_path / "cache/images" / left, 3000)
     other = await found(Layout().folder(tmp_path / "honest"))
     assert cached(tmp_path) == [other.root.parent.name]

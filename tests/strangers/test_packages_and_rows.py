@@ -115,7 +115,7 @@ def test_a_recording_names_contents_by_digests_alone(tmp_path: Path, digest: str
     replay = object.__new__(ReplayProvider)
     replay._path, replay._folder = "recording", tmp_path / "contents"
     with pytest.raises(ReplayMismatchError, match="no digest"):
-        replay._load(digest.format(outside=tmp_path / "outside"))
+        replay.load(digest.format(outside=tmp_path / "outside"))
 
 
 @pytest.mark.parametrize("name", ["sandboxkit-snapshot:0123", "docker://sandboxkit-snapshot:a"])

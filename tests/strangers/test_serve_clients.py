@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sandboxkit import ConfigurationError, Operation, Sandbox, Session
-from sandboxkit.providers.service import ServiceProvider
+from sandboxkit import Sandbox, Session
 from sandboxkit.testing.conformance._base import DEADLINE, token
 from tests.data_here import beside
 from tests.docker_here import TEST_IMAGE, require_docker
@@ -189,15 +188,6 @@ def test_variables_are_those_of_the_client_alone(alice: Ask) -> None:
     assert _run(alice, mine, "printenv", "A", "B") == "${HOME}\n$PATH\n"
     assert ALICE not in _run(alice, mine, "env")
     alice("DELETE", mine)
-
-
-def test_a_session_of_a_client_has_no_more_rights(url: str, root: Path) -> None:
-    provider = ServiceProvider(url, token=ALICE)
-    with Session(provider) as session:
-        for wanted in ({"image": str(root)}, {"network": "internet"}, {"user": "root"}):
-            with pytest.raises(ConfigurationError, match="--allow-"):
-                session.sandbox(**wanted).start().result(DEADLINE)  # type: ignore[arg-type] # a test's table
-    Operation(provider.aclose()).result(DEADLINE)
 
 
 @pytest.fixture

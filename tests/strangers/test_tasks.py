@@ -11,6 +11,7 @@ from sandboxkit.images import RegistryImage, image_on
 from sandboxkit.integrations.harbor import load_task as load_harbor
 from sandboxkit.integrations.swe import SweEnv, load_task, load_tasks
 from sandboxkit.integrations.swe._grading import make_sandbox
+from sandboxkit.types import Dockerfile
 from tests.data_here import beside
 from tests.strangers.tasks import CANARY, in_time, link, packed, put, write
 
@@ -62,13 +63,16 @@ def test_a_name_of_a_registry_is_no_path_and_no_image_id_anywhere(
     (tmp_path / "home" / "usr").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     name = load_task(write(tmp_path / "task", **{"image.txt": image})).image
+    assert isinstance(name, RegistryImage)
     assert name == image.removeprefix("docker://")
     assert image_on("local", name) == (on_local or f"docker://{name}")
     tagged = ":" in image.rpartition("/")[2]
     assert image_on("docker", name) == (on_docker or (name if tagged else f"{name}:latest"))
     assert image_on("e2b", name) == name
     (tmp_path / "Dockerfile").write_text(f"FROM {image}\n")
-    assert isinstance(Image.from_dockerfile(tmp_path / "Dockerfile").base, RegistryImage)
+    file = Image.from_dockerfile(tmp_path / "Dockerfile").base
+    assert isinstance(file, Dockerfile)
+    assert isinstance(file.base, RegistryImage)
 
 
 def test_on_local_a_task_s_image_is_pulled_and_the_caller_s_own_is_a_folder(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import http.server
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,6 @@ from tests.trl.graders import Hanging
 
 pytestmark = pytest.mark.anyio
 RIGHT = {"command": "echo right > answer"}
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    with Session("local") as session:
-        yield session
 
 
 @pytest.fixture
@@ -77,6 +71,17 @@ async def test_the_token_budget_ends_the_episode(session: Session, tasks: dict[s
         await env.reset("a")
         assert not (await env.step("bash", RIGHT, tokens=99)).done
         assert (await env.step("bash", RIGHT, tokens=1)).done
+
+
+async def test_calls_that_take_half_of_the_lifetime_end_the_episode(tasks: dict[str, Task]) -> None:
+    async with Session("local", lifetime=4) as short:
+        async with SweEnv(short, tasks, SweConfig(tool_timeout=2)) as env:
+            await env.reset("a")
+            end = await env.step("bash", {"command": "sleep 3"})
+            assert (end.done, end.reward) == (True, 0.0)
+        async with SweEnv(short, tasks, SweConfig(tool_timeout=3)) as env:
+            with pytest.raises(ConfigurationError, match="lifetime=4 is too short"):
+                await env.reset("a")
 
 
 async def test_only_the_setup_has_its_network(session: Session, tasks: dict[str, Task]) -> None:
@@ -136,18 +141,6 @@ async def test_a_dead_sandbox_masks_its_episode(session: Session, tasks: dict[st
                 await (await session.from_id(info.id)).stop()
         step = await env.step("bash", RIGHT)
         assert (step.done, step.reward) == (True, None)
-
-
-@pytest.mark.parametrize(
-    "text", ["1.0\\n0.0", "1.5", "-1", "+1", "1_0e-1", "0x1p0", "", "inf", "1" * 5000]
-)
-async def test_rewardless_files_are_tampering(session: Session, folder: Path, text: str) -> None:
-    (folder / "a" / "tests" / "test.sh").write_text(f"printf '{text}' > /logs/verifier/reward.txt")
-    async with SweEnv(session, load_tasks(folder)) as env:
-        await env.reset("a")
-        step = await env.step("submit", "{}")
-        assert step.verdict is not None
-        assert (step.reward, step.verdict.outcome) == (0.0, Outcome.TAMPERED)
 
 
 async def test_the_loop_runs_a_policy_in_a_pool(session: Session, tasks: dict[str, Task]) -> None:

@@ -1,6 +1,5 @@
 """Tests beside the code, a test.sh: what the submission does to its verdict never makes it pass."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,35 +9,28 @@ from sandboxkit import CommandTimeoutError, ConfigurationError, Sandbox, Session
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe import Task, _shared, grade, load_task
 from tests.data_here import beside
-from tests.docker_here import require_docker
 from tests.strangers.tasks import write
 from tests.swe.cheats import SCRIPTS, program
+from tests.swe.conftest import USER
 
 pytestmark = pytest.mark.anyio
 GIVEN = beside(__file__)
 TEST: str = GIVEN["test"]
 RIGHT = "echo 'import sys; print(int(sys.argv[1]) + int(sys.argv[2]))' > add.py"
 PROVIDERS = ("local", "docker")
-USER = "docker, another user"
 
 # In the agent's own sandbox the tests are run by what the agent left there. The root of an image
 # can have changed any of it; a local sandbox's user cannot, and no program that is tested later.
-NOT_PROMISED_IN_PLACE = {"docker": {"bash overwritten"}, "local": set[str]()}
+NOT_PROMISED_IN_PLACE = ("docker", "bash overwritten")
 
 _NIGHTLY = pytest.mark.nightly
-FRESH = ["docker", pytest.param(USER, marks=_NIGHTLY)]
-IN_PLACE = ["local", pytest.param("docker", marks=_NIGHTLY)]
+ATTACKED = [
+    ("docker", False),
+    pytest.param(USER, False, marks=_NIGHTLY),
+    ("local", True),
+    pytest.param("docker", True, marks=_NIGHTLY),
+]
 """Each time every cheat is tried where it may do most, as the root of an image, and in place."""
-
-
-@pytest.fixture
-def session(provider: str) -> Iterator[Session]:
-    user = "65534" if provider == USER else None
-    name = provider.partition(",")[0]
-    if name == "docker":
-        require_docker()
-    with Session(name, tags=("swe-tests",), user=user) as session:
-        yield session
 
 
 def make(folder: Path, test: str = TEST, *, in_place: bool = False, seconds: int = 12) -> Task:
@@ -70,21 +62,14 @@ async def test_what_is_right_passes(session: Session, tmp_path: Path, in_place: 
     assert seen == (Outcome.PASSED, 1.0, "shared"), verdict
 
 
-@pytest.mark.parametrize("provider", FRESH)
+@pytest.mark.parametrize(("provider", "in_place"), ATTACKED)
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_no_cheat_passes(session: Session, tmp_path: Path, name: str) -> None:
-    verdict = await cheat(session, make(tmp_path, seconds=5), SCRIPTS[name])
-    assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
-
-
-@pytest.mark.parametrize("provider", IN_PLACE)
-@pytest.mark.parametrize("name", SCRIPTS)
-async def test_no_cheat_passes_in_place(
-    session: Session, tmp_path: Path, name: str, provider: str
+async def test_no_cheat_passes(
+    session: Session, tmp_path: Path, name: str, provider: str, in_place: bool
 ) -> None:
-    verdict = await cheat(session, make(tmp_path, in_place=True, seconds=5), SCRIPTS[name])
-    assert verdict.trust == "shared"  # says it also of those that pass
-    if name not in NOT_PROMISED_IN_PLACE[provider]:
+    verdict = await cheat(session, make(tmp_path, in_place=in_place, seconds=5), SCRIPTS[name])
+    assert verdict.trust == "shared" or not in_place  # says it also of those that pass
+    if not in_place or (provider, name) != NOT_PROMISED_IN_PLACE:
         assert (verdict.score, verdict.attributable_to) == (0.0, "policy"), verdict
 
 
@@ -105,7 +90,6 @@ async def test_tests_are_out_of_another_users_reach(session: Session, tmp_path: 
     assert verdict.outcome is Outcome.PASSED, verdict
 
 
-@pytest.mark.parametrize("provider", ["local"])
 @pytest.mark.parametrize(("test", "outcome", "score"), GIVEN["agree"])
 async def test_the_exit_status_and_the_reward_agree(
     session: Session, tmp_path: Path, test: str, outcome: str, score: float
@@ -122,7 +106,6 @@ async def test_the_reward_is_read_after_the_last_process(session: Session, tmp_p
     assert (verdict.outcome, verdict.score) == (Outcome.FAILED, 0.0), verdict
 
 
-@pytest.mark.parametrize("provider", ["local"])
 async def test_artefacts_without_room_are_the_policys(session: Session, tmp_path: Path) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(8 << 20))
@@ -133,7 +116,6 @@ async def test_artefacts_without_room_are_the_policys(session: Session, tmp_path
     assert (verdict.outcome, verdict.attributable_to) == (Outcome.TRUNCATED, "policy"), verdict
 
 
-@pytest.mark.parametrize("provider", ["local"])
 async def test_tests_that_fit_nowhere_are_not_the_policys(session: Session, tmp_path: Path) -> None:
     task = make(tmp_path)
     (task.tests / "data").write_bytes(bytes(30 << 20))

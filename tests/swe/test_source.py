@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxkit import ConfigurationError
-from sandboxkit.integrations.swe import bundled_tasks, load_task, load_tasks
+from sandboxkit import ConfigurationError, Image, Session
+from sandboxkit.integrations.swe import SweEnv, bundled_tasks, load_task, load_tasks
 from tests.data_here import beside
+from tests.docker_here import TEST_IMAGE, require_docker
 from tests.strangers.tasks import write
 
 
@@ -50,11 +51,23 @@ def test_a_judge_is_preferred_to_a_test_beside_the_code(tmp_path: Path) -> None:
     assert not load_task(folder).judged
 
 
-def test_a_dockerfile_that_needs_a_build_needs_an_image_as_well(tmp_path: Path) -> None:
-    dockerfile = {"environment/Dockerfile": "FROM debian\nRUN apt-get update && \\\n  true\n"}
-    folder = write(tmp_path / "built", **dockerfile)
-    with pytest.raises(ConfigurationError, match=r"needs a build.*RUN.*docker_image"):
-        load_task(folder)
+@pytest.mark.anyio
+async def test_a_dockerfile_is_built_unless_an_image_is_named(tmp_path: Path) -> None:
+    require_docker()
+    files = {
+        "environment/Dockerfile": f"FROM {TEST_IMAGE}\nRUN echo built > /made\nWORKDIR /app\n",
+        "tests/test.sh": "cat /app/answer /made",
+    }
+    folder = write(tmp_path / "built", **files)
+    task = load_task(folder)
+    assert isinstance(task.image, Image)
+    async with Session("docker") as session, SweEnv(session, {"built": task}) as env:
+        await env.reset("built")
+        seen = await env.step("bash", {"command": "pwd; cat /made; touch answer"})
+        done = await env.finish()
+    snapshot = await task.image.build("docker", network=task.build_network)
+    await snapshot.delete()
+    assert (seen.observation.split(), done.reward) == (["/app", "built"], 1.0)
     write(folder, **{"task.toml": "[environment]\ndocker_image = 'mine:1'\n"})
     assert load_task(folder).image == "mine:1"
 

@@ -1,6 +1,5 @@
 """The tasks that come with sandboxkit: the reference passes, doing nothing and cheating do not."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -10,11 +9,11 @@ from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import Step, SweEnv, bundled_tasks, grade
 from sandboxkit.integrations.swe._grading import make_sandbox
 from tests.components import require_program
-from tests.docker_here import require_docker
 from tests.swe.cheats import IN_WORKSPACES, SCRIPTS, planted
 
 pytestmark = pytest.mark.anyio
 TASKS = bundled_tasks()
+ISOLATED = {"parse_logs", "repair_git_history"}
 # The Docker image of the tests has no C compiler.
 RUNS = [(provider, task) for task in TASKS for provider in ("local", "docker")]
 RUNS.remove(("docker", "fix_c_build"))
@@ -27,13 +26,10 @@ ZEROES = [run for run in RUNS if run[0] == "local" or run == ONE]
 
 
 @pytest.fixture
-def on(provider: str, task: str) -> Iterator[Session]:
+def on(session: Session, task: str) -> Session:
     if task == "fix_c_build":  # its sandbox has the programs of this machine
         require_program("cc")
-    if provider == "docker":
-        require_docker()
-    with Session(provider, tags=("swe-tests",)) as session:
-        yield session
+    return session
 
 
 async def play(session: Session, task_id: str, solution: str | None) -> tuple[SweEnv, Step]:
@@ -53,7 +49,7 @@ async def test_the_reference_solution_scores_one(on: Session, task: str) -> None
     _, step = await play(on, task, "reference.sh")
     assert step.verdict is not None
     assert (step.verdict.outcome, step.reward) == (Outcome.PASSED, 1.0), step.verdict
-    assert step.verdict.trust == "isolated"
+    assert step.verdict.trust == ("isolated" if task in ISOLATED else "shared")
 
 
 @pytest.mark.parametrize(("provider", "task"), ZEROES)

@@ -1,13 +1,11 @@
 """The tools that a model uses: what it sees, and what its mistakes come to."""
 
 import asyncio
-import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from sandboxkit import ConfigurationError, Sandbox, SandboxTerminatedError, Session
+from sandboxkit import ConfigurationError, Sandbox, Session
 from sandboxkit.integrations import _tools
 from sandboxkit.integrations._tools import MARKER, Bash, Clock, Toolbox, _bash
 from sandboxkit.terminal import Terminal
@@ -19,9 +17,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def sandbox() -> Iterator[Sandbox]:
-    with Session("local") as session:
-        yield session.sandbox()
+def sandbox(session: Session) -> Sandbox:
+    return session.sandbox()
 
 
 @pytest.fixture
@@ -80,11 +77,6 @@ async def test_a_shell_that_ends_is_replaced_and_that_is_said(tools: Toolbox) ->
     assert "status 137; the shell has ended" in await bash(tools, "kill -9 $$")
 
 
-async def test_a_syntax_error_is_shown_and_the_shell_continues(tools: Toolbox) -> None:
-    assert "syntax error" in await bash(tools, "if then")
-    assert await bash(tools, "echo fine") == "fine\n"
-
-
 async def test_scripts_run_until_stopped(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_bash, "_INTERRUPT_SECONDS", 60.0)
     tools = Toolbox(sandbox, timeout=1)
@@ -97,7 +89,7 @@ async def test_scripts_run_until_stopped(sandbox: Sandbox, monkeypatch: pytest.M
     assert "still running" in await bash(tools, "")
     assert "[exit status 130]" in await bash(tools, "C-c")
     tools.bash._timeout = 60.0
-    count = "pwd; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[s]leep 601'"
+    count = "pwd; cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '[s]leep 601'"
     assert await bash(tools, count) == "/tmp\n0\n\n[exit status 1]"
     assert "no script is running" in await bash(tools, "C-c")
     assert "no script is running" in await bash(tools, "yes", as_input=True)
@@ -130,25 +122,6 @@ async def test_a_program_can_be_answered(tools: Toolbox, sandbox: Sandbox) -> No
     assert await shown(quick, "over", "C-d") == "over\n"
 
 
-async def test_a_lost_connection_is_not_the_scripts_fault() -> None:
-    async with Session(FakeProvider()) as session:
-        box = session.sandbox()
-        tools = Toolbox(box)
-        running = asyncio.create_task(tools.call("bash", {"command": "touch begun; sleep 63"}))
-        while not [each for each in await box.list_dir("/workspace") if "begun" in each.path]:
-            await asyncio.sleep(0.05)
-        await box.stop()
-        with pytest.raises(SandboxTerminatedError):
-            await running
-
-
-async def test_long_output_is_cut_in_the_middle(sandbox: Sandbox) -> None:
-    text = await bash(Toolbox(sandbox, observation_limit=200), "seq 100000")
-    assert len(text) <= 200
-    assert text.startswith("1\n2\n")
-    assert text.endswith("99999\n100000\n")
-
-
 async def test_submit_and_the_marker_submit(tools: Toolbox) -> None:
     assert (await tools.call("submit", "{}")).submitted
     assert (await tools.call("bash", {"command": f"echo {MARKER}; echo my answer"})).submitted
@@ -168,13 +141,11 @@ async def test_the_editor_edits_and_undoes_step_by_step(tools: Toolbox) -> None:
     await edit(tools, command="undo", path=path)
     await edit(tools, command="undo_edit", path=path)
     content = await edit(tools, command="view", path=path)
-    assert content.splitlines()[1:] == ["     1\ta", "     2\tb", "     3\tc", "     4\t"]
+    assert content.splitlines()[1:] == ["     1\ta", "     2\tb", "     3\tc"]
     assert await edit(tools, command="undo_edit", path=path) == f"removed {path}"
     assert "no edit" in await edit(tools, command="undo_edit", path=path)
     assert "does not exist" in await edit(tools, command="view", path=path)
-
-
-async def test_a_line_is_inserted_after_a_last_line_without_a_newline(tools: Toolbox) -> None:
+    # After a last line without a newline.
     await edit(tools, command="create", path="/workspace/f", file_text="a\nb")
     await edit(tools, command="insert", path="/workspace/f", insert_line=2, new_str="c")
     assert (await tools.call("bash", {"command": "cat f"})).text == "a\nb\nc\n"
@@ -195,6 +166,12 @@ async def test_mistakes_get_a_remedy(tools: Toolbox, name: str, arguments: str, 
     assert result.error
     assert result.text.startswith("ERROR: ")
     assert says in result.text
+
+
+async def test_a_path_that_no_command_line_holds_is_the_models_mistake() -> None:
+    async with Session(FakeProvider()) as session:
+        tools = Toolbox(session.sandbox())
+        assert "was not made" in await edit(tools, command="view", path="/" + "x" * 300_000)
 
 
 async def test_a_paused_clock_lets_no_deadline_pass(sandbox: Sandbox) -> None:
@@ -221,8 +198,3 @@ async def test_cancelling_a_call_kills_its_script(sandbox: Sandbox) -> None:
     count = "ls /proc/[0-9]*/cmdline | xargs cat 2>/dev/null | tr '\\0' ' ' | grep -c 'sleep 7[7]'"
     while (await bash.run(count)).output.strip() != "0":
         await asyncio.sleep(0.05)
-
-
-def test_the_schemas_are_json_and_name_the_tools() -> None:
-    names = [schema["function"]["name"] for schema in json.loads(json.dumps(_tools.SCHEMAS))]
-    assert names == ["bash", "str_replace_editor", "submit"]

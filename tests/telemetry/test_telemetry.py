@@ -26,7 +26,9 @@ from sandboxkit import (
     SnapshotNotFoundError,
     telemetry,
 )
+from sandboxkit.provider import FirstCommand
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import SandboxSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,12 +129,12 @@ def test_a_start_that_fails_has_its_error(collector: Collector) -> None:
 
 
 class SelfCallingProvider(FakeProvider):
-    """A provider that uses its own calls, as `create_for` does by default."""
+    """A provider that uses its own calls."""
 
-    async def create(self, spec: SandboxSpec) -> str:
-        sandbox_id = await super().create(spec)
-        await self.write_file(sandbox_id, "/tmp/own", b"", mode=None)
-        return sandbox_id
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
+        box = await super().create(spec, first)
+        await box.write_file("/tmp/own", b"", mode=None)
+        return box
 
 
 @pytest.mark.anyio
@@ -191,7 +193,7 @@ def test_metrics_count_starts_ends_and_what_is_alive(collector: Collector) -> No
             waiting = session.sandbox().start()
             assert collector.metrics()["sandboxkit.sandbox.alive"] == [(of, 1)]
         killed = waiting.result(_SECONDS)
-        Operation(session.provider.delete(str(killed.id))).result(_SECONDS)
+        Operation(session.provider.box(str(killed.id)).delete()).result(_SECONDS)
     metrics = collector.metrics()
     started = {**of, "sandboxkit.outcome": "started"}
     assert metrics["sandboxkit.sandbox.starts"] == [(started, 2)]

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxkit import Sandbox, TerminalError
 from sandboxkit.terminal import Terminal, TerminalResult, plain
-from sandboxkit.terminal._unread import UnreadOutput
+from sandboxkit.terminal._shell import UnreadOutput
 
 # Any: what JSON is.
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())

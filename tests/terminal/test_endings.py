@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -13,8 +14,8 @@ from typing_extensions import override
 from sandboxkit import CommandStartError, Sandbox, SandboxTerminatedError, Session, TerminalError
 from sandboxkit.terminal._shell import Shell
 from sandboxkit.testing import FakeProvider
-from sandboxkit.testing._tree import members
 from sandboxkit.testing.conformance._base import until
+from sandboxkit.testing.fake import FakeBox, members
 from tests.terminal.test_commands import CASES
 
 SECONDS = 60.0
@@ -106,28 +107,29 @@ def test_a_start_that_fails_leaves_nothing_and_may_be_tried_again(box: Sandbox) 
     box.remove("/tmp/later").result(SECONDS)
 
 
-class Piecemeal(FakeProvider):
-    """Its sandboxes end one process after another, of which the shells see something."""
+class Piecemeal(FakeBox):
+    """It ends one process after another, of which the shells see something."""
 
-    def __init__(self, first: signal.Signals) -> None:
-        super().__init__()
-        self._first = first
+    first: ClassVar[signal.Signals]
 
     @override
-    async def delete(self, sandbox_id: str) -> None:
-        box = self._boxes.pop(sandbox_id)
-        for pid in members(f"box:{box.folder}", None):
+    async def delete(self) -> None:
+        del self.backend.boxes[self.id]
+        for pid in members(f"box:{self.folder}", None):
             with contextlib.suppress(OSError):  # it has just ended
                 if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                    os.kill(pid, self._first)
+                    os.kill(pid, self.first)
         await anyio.sleep(0.5)
-        self._boxes[sandbox_id] = box
-        await super().delete(sandbox_id)
+        self.backend.boxes[self.id] = self
+        await super().delete()
 
 
 @pytest.mark.parametrize("first", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_stop_during_a_command_is_not_the_commands_fault(first: signal.Signals) -> None:
-    with Session(Piecemeal(first)) as session:
+def test_a_stop_during_a_command_is_not_the_commands_fault(
+    first: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Piecemeal, "first", first, raising=False)
+    with Session(FakeProvider(Piecemeal)) as session:
         box = session.sandbox()
         terminal = box.terminal()
         waiting = terminal.run("touch begun; sleep 84")

@@ -24,7 +24,7 @@ PROMPT = "Write add(a, b).\n"
 
 def file_of(trainer: str, folder: Path, changes: str = "", grader: str = "HostCompare()") -> Path:
     """Write the document's lines for a trainer, with other options, to a file, as users have them."""
-    code = use(f"{trainer} ").replace('provider="docker"', f"provider=PROVIDER{changes}")
+    code = use(trainer).replace('provider="docker"', f"provider=PROVIDER{changes}")
     code = code.replace("HostCompare()", grader)
     path = folder / "sandbox_reward.py"
     path.write_text(f"from tests.trainers.options import *\n{code}")
@@ -67,7 +67,8 @@ def verl(path: Path, manager: str = "naive") -> Reward:
         given = {"config": config, "tokenizer": Letters(), "compute_score": compute_score}
         answer = await get_reward_manager_cls(manager)(**given).run_single(data)
         if "error" not in answer["reward_extra_info"]:
-            assert answer["reward_extra_info"].keys() == {"score", "acc", "outcome", "detail"}
+            keys = {"score", "acc", "shared", "outcome", "detail"}
+            assert answer["reward_extra_info"].keys() == keys
         return float(answer["reward_score"])
 
     return lambda text, truth: asyncio.run(run(text, truth))
@@ -100,6 +101,7 @@ def _episode(executor: Any, text: str, truth: Any) -> float | None:
     answer = asyncio.run(executor.execute(PROMPT, label, sampling, 4000, Letters(), engine))
     if answer["reward"] is None:  # its trainer cannot make a batch of it
         raise RuntimeError("OpenRLHF stops: no reward")
+    assert answer["extra_logs"].keys() >= {"infra_failed", "shared"}
     reward, score = float(answer["reward"]), float(answer["scores"])
     assert math.isnan(reward) == math.isnan(score)
     return None if math.isnan(reward) else reward
@@ -126,6 +128,7 @@ def skyrl(path: Path) -> Reward:
         prompt, _ = env.init([{"role": "user", "content": PROMPT}])
         assert len(prompt) == 1
         result = env.step(text)
+        assert env.get_metrics().keys() == {"passed", "shared"}
         env.close()
         assert result["done"]
         assert result["observations"] == []
@@ -143,6 +146,7 @@ def nemo_gym(path: Path) -> Reward:
     def run(text: str, truth: Any) -> float | None:
         row = {"responses_create_params": {"input": PROMPT}, "response": {"output_text": text}}
         answer = asyncio.run(server.post({**row, "verifier_metadata": truth}))
+        assert answer["trust"] in ("isolated", "shared")
         marked = answer.get("mask_sample", False)
         assert answer.get("instance_config", {}).get("mask_sample", False) is marked
         assert ("_ng_failure_class" in answer) is marked

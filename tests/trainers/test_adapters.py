@@ -1,12 +1,10 @@
 """Each trainer's reward of right and wrong responses, and none when the backend dies."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
@@ -111,13 +109,6 @@ def test_slime_stops_if_a_group_failed(tmp_path: Path, use_provider: Use) -> Non
 def test_slime_without_groups_is_told_that_it_cannot_mask(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="add --group-rm, or give 'raise' or 'retry'"):
         slime_group(tmp_path, ["ab"], group_rm=False)
-
-
-def test_verl_rewards_ground_truths_as_parquet_holds_them(tmp_path: Path) -> None:
-    reward = reward_of("verl", tmp_path, ", pool=1")
-    row = {"test_list": np.array(TASK["test_list"], dtype=object), "entry_point": None}
-    assert reward(RIGHT, row) == 1.0
-    assert reward(WRONG, json.dumps(TASK)) == 0.0
 
 
 def test_verls_rate_limited_manager_scores_an_error_0(tmp_path: Path, use_provider: Use) -> None:

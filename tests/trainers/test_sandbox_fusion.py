@@ -1,14 +1,9 @@
 """verl's own client of SandboxFusion against our service."""
 
-import pytest
-
 from tests.frameworks_here import framework
-from tests.serve.conftest import Serve, replica, serve
-from tests.serve.graders import Mortal
+from tests.serve.conftest import replica
 
 fusion = framework("verl.utils.reward_score.sandbox_fusion.utils")
-
-__all__ = ["serve"]
 
 CASES: dict[str, object] = {"inputs": ["3\n", "4\n"], "outputs": ["6\n", "8\n"]}
 
@@ -26,16 +21,3 @@ def test_verl_grades_programs_through_the_service() -> None:
         assert results("1 / 0") == [-2, -2]
         function: dict[str, object] = {"inputs": ["[3]"], "outputs": ["6"], "fn_name": "f"}
         assert results("def f(x): return x[0] * 2", function) == [True]
-
-
-def test_verl_sends_a_request_again_when_the_backend_fails(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider, pauses = Mortal(), list[float]()
-    provider.dead = True
-    url = serve(provider=provider, pool=0)
-    monkeypatch.setattr(fusion.time, "sleep", pauses.append)
-    answer, error = fusion.call_sandbox_api(f"{url}/run_code", "1", "", 1, 1, -1)
-    assert answer is None
-    assert "504" in error
-    assert pauses == [1, 2]

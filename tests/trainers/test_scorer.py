@@ -1,8 +1,6 @@
 """Tasks of ground truths, samples that the infrastructure failed, and the document's table of adapters."""
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._training.tasks import task_of
 from sandboxkit.integrations.trainers._scorer import SampleScorer
 from sandboxkit.testing import FakeProvider
+from tests.adapters_document import use
 from tests.trl.graders import Broken, Length, Refusing, Sometimes, whole
 
 TASK = {"test_list": ["assert f(1) == 2"], "cases": [{"args": [1], "expected": (2, None)}]}
@@ -96,19 +95,6 @@ def test_a_policy_that_cannot_be_followed_is_refused(name: str, value: Any) -> N
         scorer(Broken(), on_infra="mask", no_mask="it is old")
 
 
-ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "adapters.md").read_text()
-
-
-def test_the_table_has_each_adapter_with_its_number_of_lines() -> None:
-    rows = re.findall(r"^\| .* \| \[`(\w+)\.py`\]\(\S+\) \| (\d+) \|", DOCUMENT, re.MULTILINE)
-    adapters = (ROOT / "integrations" / "trainers").glob("[!_]*.py")
-    real = {path.stem: len(path.read_text().splitlines()) for path in adapters}
-    assert {name: int(lines) for name, lines in rows} == real
-    assert max(real.values()) <= 120
-
-
-def test_each_use_takes_three_lines() -> None:
-    for name in ("verl", "OpenRLHF", "slime", "SkyRL", "NeMo Gym"):
-        (row,) = re.findall(rf"^\| {name} \(.*$", DOCUMENT, re.MULTILINE)
-        assert len(re.findall("`[^`]+`", row.split(" | ")[1])) == 3, row
+@pytest.mark.parametrize("name", ["verl", "OpenRLHF", "slime", "SkyRL", "NeMo Gym"])
+def test_each_use_takes_three_lines(name: str) -> None:
+    assert len([line for line in use(name).splitlines() if line]) == 3

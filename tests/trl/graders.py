@@ -6,7 +6,8 @@ from typing import Any
 
 from sandboxkit import ProviderUnavailableError, SandboxError, SandboxSpec, Session
 from sandboxkit.integrations.rewards import Outcome, Verdict
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 
 
 class Length:
@@ -64,15 +65,15 @@ class Refusing(FakeProvider):
         self.error = error or ProviderUnavailableError
         self.refuses, self.asked, self.refused = refused, 0, 0
 
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         number, self.asked = self.asked, self.asked + 1
         if self.refuses(number):
             self.refused += 1
             raise self.error("no capacity today")
-        return await super().create(spec)
+        return await super().create(spec, first)
 
 
 class Hanging(FakeProvider):
-    async def create(self, spec: SandboxSpec) -> str:
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")

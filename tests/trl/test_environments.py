@@ -1,6 +1,7 @@
 """Environments in TRL's own trainer, in SandboxRollouts as its rollout_func, and by themselves."""
 
 import asyncio
+import json
 import threading
 import tomllib
 from collections.abc import Mapping
@@ -9,51 +10,33 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.utils import get_json_schema
 
 from sandboxkit import ConfigurationError, Operation, ProviderUnavailableError, Sandbox, SandboxSpec
-from sandboxkit.integrations.rewards import Verdict
-from sandboxkit.integrations.trl import EnvironmentReward, SandboxEnvironments, SandboxRollouts
+from sandboxkit.integrations._tools import SCHEMAS
+from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.swe import load_tasks
+from sandboxkit.integrations.trl import (
+    EnvironmentReward,
+    SandboxEnvironments,
+    SandboxRollouts,
+    SweEnvironments,
+)
 from sandboxkit.integrations.trl import _environment as environment
+from sandboxkit.integrations.trl._rollout import tools_of
+from sandboxkit.provider import FirstCommand
 from sandboxkit.terminal import _managed
-from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.fake import FakeBox, FakeProvider
+from tests.data_here import beside
+from tests.strangers.tasks import write
+from tests.swe import test_tools
 from tests.trl import tiny
 from tests.trl.graders import Hanging, Refusing
 from tests.trl.tiny import TURNS, call, judge, rates, rewards, script, train, trainer
 
-EPISODES = tomllib.loads((Path(__file__).parent / "episodes.toml").read_text())["episode"]
+NAMES = [schema["function"]["name"] for schema in SCHEMAS]
+MISTAKES = beside(test_tools.__file__)["mistakes"]
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
-
-
-def test_environments_give_tools_and_rewards_and_begin_rollouts_afresh(tmp_path: Path) -> None:
-    turns = (call("bash", command="ls"), *TURNS)
-    with SandboxEnvironments(judge, provider="local") as environments:
-        training = train(tmp_path, environments, turns, max_steps=2)
-        assert rewards(training) == [1.0] * 16
-        replies = [[turn["content"] for turn in each] for each in training._logs["completion"]]
-        for reply in replies:
-            assert reply[1] == "(no output)", "no rollout sees the answer of the one before"
-            assert "wrote 2 bytes to /workspace/answer" in reply[3]
-            assert "edited /workspace/answer" in reply[5]
-            assert "42" in reply[7]
-        session = environments.session.id
-        assert len(tiny.sandboxes_of(session)) == 16, "one sandbox a rollout"
-    assert tiny.sandboxes_of(session) == []
-
-
-def test_a_third_of_dying_sandboxes_changes_no_other_advantage(tmp_path: Path) -> None:
-    turns = (call("bash", command="echo $((RANDOM % 2 + 41)) > answer"), "done")
-    with SandboxEnvironments(judge, provider=tiny.Dying()) as environments:
-        reward = EnvironmentReward(max_infra_failed_rate=0.9)
-        training = train(tmp_path, SandboxRollouts(environments), turns, reward=reward, max_steps=5)
-    found = torch.tensor(rewards(training))
-    advantages = torch.tensor(list(training._logs["advantages"]))
-    failed = found.isnan()
-    assert failed.any()
-    assert (advantages[failed] == 0).all()
-    torch.testing.assert_close(advantages, tiny.expected_advantages(found), atol=1e-5, rtol=1e-4)
-    logged = rates(training, 5)
-    assert sum(logged) / 5 == pytest.approx(26 / 80)
-    assert logged[-1] == failed.float().mean()
 
 
 def test_a_sandbox_that_cannot_be_made_gives_no_reward_and_is_logged(tmp_path: Path) -> None:
@@ -97,22 +80,69 @@ def test_the_reward_needs_environments() -> None:
         EnvironmentReward()(["p"], ["c"])
 
 
-@pytest.mark.parametrize("case", EPISODES, ids=lambda case: case["name"])
-def test_an_episode_is_answered_and_graded(case: dict[str, Any]) -> None:
-    options = case.get("options", {})
-    with SandboxEnvironments(judge, provider=FakeProvider(), **options) as environments:
+def test_a_sandbox_that_is_lost_during_its_rollout_gives_no_reward() -> None:
+    with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
         rollout = environments()
-        rollout.reset(want=case.get("want"))
-        for each in case["calls"]:
-            output = getattr(rollout, each["tool"])(*each["given"])
-            assert output.startswith(each.get("begins", "")), output
-            assert output.endswith(each.get("ends", "")), output
-            assert each.get("has", "") in output
-        if "reward" in case:
-            found = EnvironmentReward()(["p"], ["c"], environments=[rollout])
-            assert found == [case["reward"]]
-        # Any tokenizer can read the answer.
-        assert rollout.read_file("/workspace/\udcff").encode().startswith(b"error: ")
+        rollout.reset(want="42")
+        assert rollout.bash("echo 42 > answer") == "(no output)"
+        assert rollout._sandbox is not None
+        rollout._sandbox.stop().result()
+        assert "does not count" in rollout.bash("true")
+        assert Operation(rollout._grade()).result()[1] is None
+
+
+@pytest.mark.parametrize("number", [2, 3], ids=["SandboxEnvironments", "SweEnvironments"])
+def test_each_environment_offers_the_same_tools_and_texts(tmp_path: Path, number: int) -> None:
+    write(tmp_path / "a", **{"instruction.md": "", "tests/test.sh": ""})
+    environments: Any = SandboxEnvironments(judge, provider="local")
+    if number == 3:
+        environments = SweEnvironments(load_tasks(tmp_path), provider="local")
+    with environments:
+        rollout = environments()
+        offered = [get_json_schema(tool) for tool in tools_of(rollout)]
+        assert [each["function"]["name"] for each in offered] == NAMES[:number]
+        for schema, made in zip(SCHEMAS, offered, strict=False):
+            # transformers leaves out both of them.
+            said = {"required": [], "additionalProperties": False}
+            made["function"]["parameters"] = said | made["function"]["parameters"]
+            assert made == schema
+        rollout.reset(task_id="a")
+        rollout.bash(r"printf 'same\nsame\n' > t; printf '\377' > bin")
+        for name, arguments, says in MISTAKES:
+            if name in NAMES[:number] and arguments.endswith("}"):
+                answer = getattr(rollout, name)(**json.loads(arguments))
+                assert answer.startswith("ERROR: ")
+                assert says in answer
+                assert answer.encode(), "any tokenizer can read it"
+        assert rollout.bash("printf '%s' fine") == "fine"
+
+
+def test_the_limits_of_an_environment_are_those_of_its_tools() -> None:
+    limits: dict[str, Any] = {"observation_limit": 300, "timeout": 0.5}
+    with SandboxEnvironments(judge, provider=FakeProvider(), **limits) as environments:
+        rollout = environments()
+        rollout.reset(want="42")
+        output = rollout.bash("seq 1000; sleep 60")
+        while "characters left out" not in output:
+            output = rollout.bash("")
+        assert "[still running; a call waits up to 0.5 s" in output
+        assert len(output) <= 300
+
+
+def test_calls_that_take_half_of_the_lifetime_are_the_last() -> None:
+    async def judged(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
+        return Verdict(Outcome.FAILED, 0.0)
+
+    with SandboxEnvironments(judged, provider="local", timeout=1, lifetime=4) as environments:
+        rollout = environments()
+        rollout.reset()
+        rollout.bash("sleep 3")
+        rollout.bash("")
+        assert rollout.bash("ls") == "ERROR: the calls of this rollout have used their 2 s"
+        assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
+    short = SandboxEnvironments(judged, provider="local", timeout=3, lifetime=4)
+    with short as environments, pytest.raises(ConfigurationError, match="lifetime=4 is too short"):
+        environments().reset()
 
 
 def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure() -> None:
@@ -124,19 +154,6 @@ def test_files_of_a_row_that_a_sandbox_does_not_take_are_not_the_models_failure(
         for rollout in (used, idle):
             verdict, reward = Operation(rollout._grade()).result()
             assert (verdict.attributable_to, reward) == ("infra", None)
-
-
-@pytest.mark.parametrize("odd", [10**12, None, True, ["a"], {"b": 1}, "\ud800", "a\0b"])
-def test_arguments_of_any_type_are_the_models_mistake(odd: Any) -> None:
-    with SandboxEnvironments(judge, provider="local") as environments:
-        rollout = environments()
-        rollout.reset(want="42")
-        outputs = [rollout.bash(odd), rollout.read_file(odd), rollout.write_file(odd, "x")]
-        for output in (*outputs, rollout.edit("/workspace/f", odd, odd)):
-            assert output.startswith("error: ")
-        if not isinstance(odd, str):
-            assert rollout.write_file("/workspace/f", odd).startswith("error: ")
-        assert rollout.bash("printf '%s' fine") == "fine"
 
 
 def shown(rollout: Any, word: str, command: str, **options: Any) -> str:
@@ -156,24 +173,25 @@ def test_a_rollouts_shell_lasts_and_ends_before_it_is_graded() -> None:
         rollout.bash("mkdir deep; cd deep; secret=42; show() { echo $secret in $PWD; }")
         assert rollout.bash("show") == "42 in /workspace/deep\n"
         assert "command not found" in other.bash("show")
-        assert rollout._bash is not None
-        rollout._bash._timeout = 1.0
+        assert rollout._toolbox is not None
+        shell = rollout._toolbox.bash
+        shell._timeout = 1.0
         output = shown(rollout, "so far", "echo so far; read -r line; echo got $line; sleep 600")
         assert output.startswith("so far\n")
         assert "still running" in output
         assert shown(rollout, "got", "this", as_input=True).startswith("got this\n")
-        rollout._bash._timeout = 60.0
+        shell._timeout = 60.0
         assert "[exit status 130" in rollout.bash("C-c")
         rollout.bash("echo 42 > ../answer; while :; do echo 0 > ../answer; sleep 1; done & :")
-        rollout.write_file("/workspace/answer", "42")
+        rollout.str_replace_editor("create", "/workspace/answer", file_text="42")
         assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [1.0]
         rollout.reset(want="42")
         assert "command not found" in rollout.bash("show")
+        assert rollout.bash("ls") == "(no output)", "the next rollout begins afresh"
 
 
 def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment._SHELL_GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
-    monkeypatch.setattr("sandboxkit.integrations.trl._environment._GRACE", 0.1)
+    assert environment._GRACE > 4 * (_managed.START_SECONDS + _managed.CALL_SECONDS)
     with SandboxEnvironments(judge, provider="local", timeout=0.2) as environments:
         rollout = environments()
         rollout.reset()
@@ -182,7 +200,7 @@ def test_a_rollout_that_breaks_its_shell_is_not_excused(monkeypatch: pytest.Monk
             output = rollout.bash("")
         # The rest in proportion.
         monkeypatch.setattr("sandboxkit.terminal._shell.CALL_SECONDS", 0.5)
-        assert rollout.bash("true").startswith("error: the command was not started")
+        assert rollout.bash("true").startswith("ERROR: the command was not started")
         assert EnvironmentReward()(["p"], ["c"], environments=[rollout]) == [0.0]
 
 
@@ -190,10 +208,10 @@ def test_resetting_does_not_wait_for_the_sandbox(tmp_path: Path) -> None:
     reset_all = threading.Event()
 
     class Slow(FakeProvider):
-        async def create(self, spec: SandboxSpec) -> str:
+        async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
             while not reset_all.is_set():
                 await asyncio.sleep(0.01)
-            return await super().create(spec)
+            return await super().create(spec, first)
 
     with SandboxEnvironments(judge, provider=Slow()) as environments:
         rollouts = [environments() for _ in range(8)]
@@ -294,3 +312,19 @@ def test_prompts_of_text_or_not_told_apart_are_refused(
     refused = pytest.raises(ConfigurationError, match=said)
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments, refused:
         train(tmp_path, SandboxRollouts(environments), (), rows)
+
+
+async def score(sandbox: Sandbox, row: Mapping[str, Any]) -> Any:
+    return 1.0
+
+
+def test_a_judge_that_gives_no_verdict_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="is no coroutine function: write 'async def judge"
+    ):
+        SandboxEnvironments(lambda sandbox, row: judge(sandbox, row))
+    with SandboxEnvironments(score, provider=FakeProvider()) as environments:
+        environment = environments()
+        environment.reset()
+        with pytest.raises(ConfigurationError, match=r"the judge returned 1\.0: return Verdict\("):
+            EnvironmentReward()(["p"], ["c"], environments=[environment])

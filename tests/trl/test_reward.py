@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from sandboxkit import CapacityError, ConfigurationError, ProviderUnavailableError
+from sandboxkit import (
+    CapacityError,
+    ConfigurationError,
+    Operation,
+    ProviderUnavailableError,
+    Session,
+)
 from sandboxkit.integrations import trl
 from sandboxkit.integrations._service import within
 from sandboxkit.integrations._training import records, show
 from sandboxkit.integrations.rewards import HostCompare, Limits, Outcome, Verdict
 from sandboxkit.integrations.trl import CombinedReward, SandboxEnvironments, SandboxReward
-from sandboxkit.integrations.trl._rollout import RolloutEnvironment
 from sandboxkit.testing import FakeProvider
 from sandboxkit.types import Diagnosis
 from tests.trl import tiny
@@ -84,10 +89,19 @@ def test_what_happened_is_logged(reward: Make) -> None:
     given: dict[str, Any] = {"trainer_state": object(), "completion_ids": [[1]] * 4}
     given |= {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
     reward(Broken())(["p"] * 4, ["good", "bad", "fine", "fair"], word=["bad"] * 4, **given)
-    assert metrics["infra_failed_rate"] == 0.25
+    assert (metrics["infra_failed_rate"], metrics["no_code"]) == (0.25, 0.0)
     assert metrics["outcome/passed"] == 0.75
     assert columns["outcome"] == ["passed", "infra_error", "passed", "passed"]
     assert columns["detail"][1] == "no capacity"
+
+
+def test_a_first_batch_without_code_is_logged(
+    reward: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    subject = reward(Broken(), extract=lambda text: None)
+    for texts in (["prose", "prose"], ["prose", "prose"]):
+        assert subject(["p"] * 2, texts) == [0.0, 0.0]
+    assert caplog.text.count("pass extract=") == 1
 
 
 def test_a_grader_that_hangs_is_given_up(reward: Make) -> None:
@@ -148,6 +162,45 @@ def test_options_that_make_no_sense_are_refused(name: str, value: Any) -> None:
         SandboxReward(Length(), **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("grader", "provider", "says"),
+    [
+        (Length, None, r"grader=the class Length is no grader: give an object such as Length\(\)"),
+        (len, None, r"is no grader: give an object such as HostCompare\(\), or .*'async def grade"),
+        (Length(), "dokcer", r"unknown provider 'dokcer' \(did you mean 'docker'\?\)"),
+    ],
+)
+def test_what_grades_nothing_is_refused_at_once(grader: Any, provider: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        SandboxReward(grader, provider=provider)
+
+
+class Returns:
+    """Returns something at once, or an operation, or is awaited as a coroutine."""
+
+    def __init__(self, value: Any, how: Callable[[Any], Any]) -> None:
+        self.value, self.how = value, how
+
+    def grade(self, session: Session, submission: str, task: Any) -> Any:
+        return self.how(self.value)
+
+
+async def later(value: Any) -> Any:
+    return value
+
+
+def test_a_grader_may_be_a_coroutine_function_or_return_an_operation(reward: Make) -> None:
+    for how in (later, lambda value: Operation(later(value))):
+        assert reward(Returns(Verdict(Outcome.PASSED, 1.0), how))(["p"], ["ab"]) == [1.0]
+
+
+@pytest.mark.parametrize("how", [later, lambda value: value])
+def test_a_grader_that_returns_no_verdict_is_named(reward: Make, how: Any) -> None:
+    says = r"Returns\.grade\(\) returned 0\.5: write 'async def grade\("
+    with pytest.raises(ConfigurationError, match=says):
+        reward(Returns(0.5, how))(["p"], ["ab"])
+
+
 def short(completions: list[str], **_: Any) -> list[float]:
     return [1.0 / len(text) for text in completions]
 
@@ -181,7 +234,10 @@ def test_references_are_checked_once(reward: Make, caplog: pytest.LogCaptureFixt
         return [each.message for each in caplog.records if "tasks checked" in each.message]
 
     (line,) = checked()
-    assert "2 tasks: 1 fine, 1 refused; task 2 is refused: failed: add(1, 2)" in line
+    assert (
+        "2 tasks: 1 fine, 1 refused; 2 isolated, 0 shared; task 2 is refused: failed: add(1, 2)"
+        in line
+    )
     assert checked(check_tasks="off") == []
     with pytest.raises(ConfigurationError, match="task 2 is refused"):
         checked(check_tasks="raise")
@@ -246,7 +302,11 @@ def test_rollouts_are_kept_with_their_turns_calls_and_times(tmp_path: Path) -> N
 
 def test_environments_that_trl_drives_are_kept_too(tmp_path: Path) -> None:
     with SandboxEnvironments(judge, provider=FakeProvider()) as environments:
-        turns = (call("bash", command="echo 42 > answer"), call("read_file", path="x"), "")
+        turns = (
+            call("bash", command="echo 42 > answer"),
+            call("str_replace_editor", command="view", path="x"),
+            "",
+        )
         train(tmp_path, environments, turns, reward=trl.EnvironmentReward(records=tmp_path))
     row, *_ = records.read(tmp_path, 1)
     assert row["reward"] == 1.0
@@ -313,17 +373,6 @@ def away(before: int = 0, error: type[Exception] = ProviderUnavailableError) -> 
     return Refusing(lambda number: number >= before, error)
 
 
-class Fixed(RolloutEnvironment):
-    def __init__(self, *verdict: Any, **more: Any) -> None:
-        super().__init__()
-        self.verdict = Verdict(*verdict, **more)
-
-    def reset(self, **row: Any) -> None: ...
-
-    async def _grade(self) -> tuple[Verdict, float | None]:
-        return self.verdict, self.verdict.reward
-
-
 def code(text: str) -> str | None:
     return None if text.startswith("prose") else text
 
@@ -373,16 +422,3 @@ def test_a_provider_that_cannot_work_says_so_before_it_is_needed(reward: Make) -
 
 def test_a_provider_that_is_full_works() -> None:
     assert score(Broken(), ["ab"], provider=away(error=CapacityError))[0] == [1.0]
-
-
-def test_environments_of_which_the_limit_failed_are_an_outage() -> None:
-    good = Fixed(Outcome.PASSED, 1.0, trust="isolated")
-    bad = Fixed(Outcome.INFRA_ERROR, 0.0, "infra", "no daemon")
-    metrics: dict[str, float] = {}
-    subject, given = trl.EnvironmentReward(), ([*"pqrs"], [""] * 4)
-    log = metrics.__setitem__
-    found = subject(*given, environments=[good, good, good, bad], log_metric=log)
-    assert found == [1.0, 1.0, 1.0, None]
-    assert (metrics["infra_failed_rate"], metrics["trust/shared"]) == (0.25, 0.0)
-    with pytest.raises(ProviderUnavailableError, match=r"2 of 4 .*no daemon"):
-        subject(*given, environments=[good, good, bad, bad])

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, ProviderUnavailableError
+from sandboxkit import ConfigurationError
 from sandboxkit.integrations.swe import SweConfig, Task, load_tasks
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts, SweEnvironments
 from tests.strangers.tasks import write
-from tests.trl.graders import Hanging
 from tests.trl.tiny import call, rates, rewards, train
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of many kinds
@@ -63,28 +62,15 @@ def test_rollouts_of_every_end_are_graded(environments: SweEnvironments) -> None
         rollout.reset(task_id="a", prompt="unused")
     assert right.bash("echo right > answer") == "(no output)"
     assert right.submit() == "submitted"
-    assert right.bash("echo wrong > answer") == "error: the episode is over"
-    assert right.submit() == "error: the episode is over"
+    assert right.bash("echo wrong > answer") == "ERROR: the episode is over"
+    assert right.submit() == "ERROR: the episode is over"
     wrong.bash("echo wrong > answer")  # and stops without submitting
     early.bash("echo right > answer")
     assert early.bash("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT") == "submitted"
-    assert early.bash("true") == "error: the episode is over"
+    assert early.bash("true") == "ERROR: the episode is over"
     assert graded(right, wrong, early, unasked) == [1.0, 0.0, 1.0, 0.0]
     right.reset(task_id="b")
     assert "No such file" in right.bash("cat answer")
-
-
-def test_sandboxes_of_which_none_starts_end_the_batch(tasks: dict[str, Task]) -> None:
-    config = SweConfig(start_timeout=0.1, setup_retries=0)
-    with SweEnvironments(tasks, config, provider=Hanging()) as environments:
-        rollout, idle = environments(), environments()
-        rollout.reset(task_id="a")
-        idle.reset(task_id="a")
-        assert rollout.bash("true") == "the sandbox failed"
-        with pytest.raises(ProviderUnavailableError, match=r"2 of 2 .* did not start within 0.1 s"):
-            graded(rollout, idle)
-        rollout.reset(task_id="b")
-        rollout.reset(task_id="a")  # while the other is still being started
 
 
 def test_rewards_may_be_told_to_trl(tasks: dict[str, Task]) -> None:

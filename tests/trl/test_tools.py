@@ -65,7 +65,7 @@ def test_a_long_answer_loses_its_middle_and_a_long_program_is_killed() -> None:
             late = tools.bash("echo so far; sleep 60")
         if late.startswith("so far"):
             break
-    assert late == f"so far\n\n[killed: it ran longer than {seconds:g} seconds]"
+    assert late == f"so far\n\n[killed: it ran past its timeout of {seconds:g} s]"
 
 
 def test_a_failure_is_tried_again_and_then_raised() -> None:

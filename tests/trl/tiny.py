@@ -13,6 +13,7 @@ from sandboxkit import Sandbox
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.provider import Output
 from sandboxkit.testing import FakeProvider
+from sandboxkit.testing.fake import FakeBox
 from sandboxkit.types import Command, Exit
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -23,7 +24,6 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from sandboxkit import SandboxSpec, SandboxTerminatedError
 from sandboxkit.integrations.trl import EnvironmentReward, SandboxRollouts
 
 LONG = {"max_completion_length": 1500, "max_tool_calling_iterations": 4}
@@ -79,23 +79,6 @@ def rates(training: GRPOTrainer, steps: int) -> list[float]:
     return [entry["infra_failed_rate"] for entry in training.state.log_history[:steps]]
 
 
-class Dying(FakeProvider):
-    """Every third sandbox dies under its first command."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[str] = []
-
-    async def create(self, spec: SandboxSpec) -> str:
-        self.made.append(await super().create(spec))
-        return self.made[-1]
-
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        if self.made.index(sandbox_id) % 3 == 2:
-            raise SandboxTerminatedError("out of memory", provider=self.name)
-        return await super().exec(sandbox_id, command, output)
-
-
 def expected_advantages(rewards: torch.Tensor) -> torch.Tensor:
     """GRPO's formula over those of each group that have a reward; 0 for the others."""
     advantages = torch.zeros_like(rewards)
@@ -141,9 +124,10 @@ async def judge(sandbox: Sandbox, row: Mapping[str, Any]) -> Verdict:
     return Verdict(Outcome.FAILED, 0.0, "policy", f"{found!r}")
 
 
+CHANGE = {"old_str": "40", "new_str": "41"}
 TURNS = (
-    call("write_file", path="/workspace/answer", content="40"),
-    call("edit", path="/workspace/answer", old="40", new="41"),
+    call("str_replace_editor", command="create", path="/workspace/answer", file_text="40"),
+    call("str_replace_editor", command="str_replace", path="/workspace/answer", **CHANGE),
     call("bash", command="echo $(($(cat answer) + 1)) > answer; cat answer"),
     "done",
 )
@@ -153,11 +137,14 @@ class Meeting(FakeProvider):
     """Runs no command before the first commands of `number` sandboxes have been asked for."""
 
     def __init__(self, number: int) -> None:
-        super().__init__()
-        self._first, self._seen = asyncio.Barrier(number), set[str]()
+        super().__init__(_MeetingBox)
+        self.first, self.seen = asyncio.Barrier(number), set[str]()
 
-    async def exec(self, sandbox_id: str, command: Command, output: Output) -> Exit:
-        if sandbox_id not in self._seen:
-            self._seen.add(sandbox_id)
-            await self._first.wait()
-        return await super().exec(sandbox_id, command, output)
+
+class _MeetingBox(FakeBox):
+    async def exec(self, command: Command, output: Output) -> Exit:
+        assert isinstance(self.provider, Meeting)
+        if self.id not in self.provider.seen:
+            self.provider.seen.add(self.id)
+            await self.provider.first.wait()
+        return await super().exec(command, output)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import copy
 import datetime
 import decimal
 import fractions
 import functools
+import types
 from typing import Any, Callable  # noqa: UP035 - runs on whatever Python a sandbox has
 
 from sandboxkit.integrations.rewards._in_sandbox.encode import MAX_DEPTH, Other
@@ -37,7 +39,7 @@ def decode(wire: Any, other: Other = refuse, depth: int = 0) -> Any:
         return other(wire, depth)
     try:
         return reader(wire, other, depth + 1)
-    except (IndexError, TypeError, ValueError, ArithmeticError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise Malformed(f"not a value: {str(wire)[:80]}") from error
 
 
@@ -55,6 +57,23 @@ def _listed(items: Any) -> list[Any]:
     if not isinstance(items, list):
         raise Malformed("not the items of a value")
     return items
+
+
+class Listed:
+    """An iterator over a submission's items. What goes through it a second time finds all items again."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items, self._at = items, 0
+
+    def __iter__(self) -> Listed:
+        return self
+
+    def __next__(self) -> Any:
+        if self._at == len(self._items):
+            self._at = 0
+            raise StopIteration
+        self._at += 1
+        return self._items[self._at - 1]
 
 
 def _text(value: Any) -> str:
@@ -97,11 +116,21 @@ _READERS: dict[str, Callable[[Any, Other, int], Any]] = {
     ),
     "set": lambda wire, other, depth: set(_items(wire, other, depth)),
     "frozenset": lambda wire, other, depth: frozenset(_items(wire, other, depth)),
-    "deque": lambda wire, other, depth: collections.deque(_items(wire, other, depth)),
+    "array": lambda wire, other, depth: decode(wire[1], other, depth),
+    "deque": lambda wire, other, depth: collections.deque(
+        _items(wire, other, depth), decode(wire[2], other, depth)
+    ),
+    "iterator": lambda wire, other, depth: Listed(_items(wire, other, depth)),
+    "record": lambda wire, other, depth: types.SimpleNamespace(
+        **{_text(name): decode(each, other, depth) for name, each in _listed(wire[2])}
+    ),
     "keys": lambda wire, other, depth: dict.fromkeys(_items(wire, other, depth)).keys(),
     "items": lambda wire, other, depth: dict(_items(wire, other, depth)).items(),
     "values": lambda wire, other, depth: dict(enumerate(_items(wire, other, depth))).values(),
     "dict": lambda wire, other, depth: dict(_pairs(wire, other, depth)),
     "ordered": lambda wire, other, depth: collections.OrderedDict(_pairs(wire, other, depth)),
+    "defaultdict": lambda wire, other, depth: collections.defaultdict(
+        functools.partial(copy.deepcopy, decode(wire[2], other, depth)), _pairs(wire, other, depth)
+    ),
     "counter": lambda wire, other, depth: collections.Counter(dict(_pairs(wire, other, depth))),
 }

@@ -1,98 +1,182 @@
-"""Run trusted tests against proxies of a remote submission. Runs in the judge's sandbox.
+"""Run tests that call a submission elsewhere, with plain data. Runs in a sandbox that never holds the submission.
 
-The first line on stdin is the job. Each line on the original stdout is a request to the subject
-("S"), a request to the subject's machine ("H": run a program, read a file) or the results ("D").
-Each request gets one line as its response on stdin.
+The first line on stdin is the job. Each line on the original stdout is a call of the submission ("C"), a request
+to the sandbox that is graded ("H": run a program, read a file) or the results ("D"). Each request gets one line as
+its response on stdin.
 """
 
 from __future__ import annotations
 
 import builtins
-import importlib
+import collections
 import json
 import os
 import resource
 import sys
-import tempfile
 import threading
-import traceback
 import types
 from typing import Any  # Any: JSON, and the tests' names
 
-from sandboxkit.integrations.rewards._in_sandbox.connection import Connection, SubjectFailed
-from sandboxkit.integrations.rewards._in_sandbox.sources import CALL, compiled
+from sandboxkit.integrations.rewards._in_sandbox.decode import Listed, Malformed, decode
+from sandboxkit.integrations.rewards._in_sandbox.encode import TooDeep, encode
+from sandboxkit.integrations.rewards._in_sandbox.running import (
+    define,
+    module_of_tests,
+    problem,
+    run_test,
+)
+from sandboxkit.integrations.rewards._in_sandbox.submission import send, take_channel
 
-_TEXT = 500
-_SHOWN = (bool, float, int, str, type(None))
+_ENDS = (GeneratorExit, KeyboardInterrupt, StopAsyncIteration, StopIteration, SystemExit)
+"""Exceptions that end loops and programs quietly, so that the tests would not see that anything is wrong."""
 
 
-class TestNamespace(dict[str, Any]):
-    """The globals of the tests. Listed names come from the submission or the standard library."""
+class BeyondPlain(BaseException):
+    """Raised if the tests pass something else than plain data."""
 
-    def __init__(self, connection: Connection, listed: list[str], modules: list[str]) -> None:
-        super().__init__(__name__="tests", __builtins__=builtins)
-        self[CALL] = connection.discarded
-        self._connection, self._listed, self._modules = connection, set(listed), set(modules)
 
-    def __missing__(self, name: str) -> Any:
-        if name in self._listed:
+class Channel:
+    """The connection to the host."""
+
+    def __init__(self, lines: Any, descriptor: int) -> None:
+        self._lines, self._descriptor = lines, descriptor
+        self._lock = threading.RLock()  # tests may have threads
+        self.failed: list[str] | None = None
+        """Why every test of this job fails from now on."""
+
+    def ask(self, kind: str, value: Any) -> Any:
+        """Send a request; return its response."""
+        with self._lock:
+            self.tell(kind, value)
+            return json.loads(self._lines.readline())
+
+    def tell(self, kind: str, value: Any) -> None:
+        """Send a line without a response."""
+        send(self._descriptor, [kind, value])
+
+
+def function(channel: Channel, name: str, in_place: Any) -> Any:
+    """Return a function that calls the submission's function `name`.
+
+    `in_place` has the positions and keywords of the arguments that may change; True for all.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        try:
+            sent = {key: encode(each, _refuse) for key, each in given.items()}
+        except BeyondPlain as error:
+            channel.failed = ["shared", str(error)]
+            raise
+        asked = [key for key in given if in_place is True or key in in_place]
+        args_sent = [sent[each] for each in range(len(args))]
+        answer = channel.ask("C", [name, args_sent, {key: sent[key] for key in kwargs}, asked])
+        kind, *content, changed, printed = answer
+        sys.stdout.write(printed)
+
+        def read(wire: Any) -> Any:
             try:
-                return self._connection.get(name)
-            except AttributeError:
-                raise KeyError(name) from None
-        if name in self._modules:
-            return importlib.import_module(name)
-        raise KeyError(name)
+                return decode(wire, lambda each, _: Unknown(channel, name, *each[1:]))
+            except (Malformed, TypeError, LookupError):
+                channel.failed = ["tampered", f"{name}() returned a value that is none"]
+                raise
+
+        for key, new in zip(asked, changed):  # noqa: B905 - Python 3.8
+            _change(given[key], read(new))
+        if kind == "value":
+            return read(content[0])
+        _, bases, own, text, arguments = content
+        failure = _error(bases, own, text, list(map(read, arguments)))
+        if isinstance(failure, _ENDS):
+            channel.failed = ["failed", f"{name}() raised {type(failure).__name__}"]
+        raise failure
+
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
-class Own(types.ModuleType):
-    """The module `tests`, in which the tests run; their classes have its name as `__module__`."""
+def _error(bases: list[Any], own: str, text: str, args: list[Any]) -> BaseException:
+    """Return an exception with a submission's text whose class has the built-in bases of its own one.
 
-    def __init__(self, names: TestNamespace) -> None:
-        super().__init__("tests")
-        self._names = names
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "__dict__":
-            return object.__getattribute__(self, "_names")
-        return object.__getattribute__(self, name)
-
-
-class SubmissionModule(types.ModuleType):
-    """The module that `import solution` returns in the tests. Its attributes are the submission's."""
-
-    def __init__(self, name: str, connection: Connection, own: list[str]) -> None:
-        super().__init__(name)
-        self.__dict__.update(_connection=connection, _own={*own, *dir(builtins)})
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__all__":  # never a name that the tests define, or a module
-            kept = {*self._own, *sys.stdlib_module_names}
-            return [each for each in self._connection.names() if each not in kept]
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self._connection.get(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):
-            super().__setattr__(name, value)  # the import system's
-        else:
-            self._connection.set(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        self._connection.set(name)
+    The submission may have forged the names: only those of exceptions count, and none of `exec` and the like.
+    """
+    found = [getattr(builtins, each, None) for each in bases if isinstance(each, str)]
+    kinds = tuple(
+        each for each in found if isinstance(each, type) and issubclass(each, BaseException)
+    )
+    kinds = kinds or (Exception,)
+    if kinds[1:] or own != kinds[0].__name__:
+        kinds = (type(own, kinds, {"__str__": lambda _: text}),)
+    made: BaseException = kinds[0](*args)
+    return made
 
 
-class SubjectMachine(types.ModuleType):
-    """The module that `import subject` returns: access to programs and files of the subject's sandbox."""
+class Unknown:
+    """Stands for an object that is no plain data, of which only truth and texts are known. Any other use fails the test."""
 
-    def __init__(self, exchange: Any, connection: Connection) -> None:
-        super().__init__("subject")
-        self.__dict__.update(_exchange=exchange, _connection=connection)
+    def __init__(self, channel: Channel, function: str, kind: str, *looks: Any) -> None:
+        self.__dict__.update(looks=looks or (None, None, None), channel=channel)
+        self.__dict__["failure"] = ["failed", f"{function}() returned a {kind}, not plain data"]
 
-    def load(self, module: str, folder: str = "/workspace") -> Any:
-        """Import a module from `folder` in a process of the subject's sandbox; return a proxy for it."""
-        return self._connection.load(module, folder)
+    def _known(self, what: int) -> Any:
+        found = self.__dict__["looks"][what]
+        return self._fail() if found is None else found
+
+    def _fail(self, *_: Any) -> Any:
+        self.__dict__["channel"].failed = self.__dict__["failure"]
+        raise TypeError(self.__dict__["failure"][1])
+
+    def __bool__(self) -> bool:
+        return self._known(0) is True
+
+    def __str__(self) -> str:
+        return str(self._known(1))
+
+    def __repr__(self) -> str:
+        return str(self._known(2))
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __len__ = __iter__ = _fail
+    __getitem__ = __contains__ = __call__ = __getattr__ = __add__ = __radd__ = __index__ = _fail
+
+
+def _refuse(value: Any, depth: int) -> Any:
+    # What a result is must not decide where the tests run.
+    if isinstance(value, Unknown):
+        value._fail()
+    if isinstance(value, TooDeep):
+        raise ValueError("an argument is nested too deeply")
+    if isinstance(value, Listed):
+        return ["iterator", [encode(each, _refuse, depth + 1) for each in value]]
+    if isinstance(value, types.SimpleNamespace):
+        fields = vars(value).items()
+        return ["record", "", [[name, encode(each, _refuse, depth + 1)] for name, each in fields]]
+    raise BeyondPlain(f"a {type(value).__name__} is no plain data")
+
+
+def _change(old: Any, new: Any) -> Any:
+    """Give an argument, and what is in it, the content that it has after a call; return the new value."""
+    if isinstance(new, (list, collections.deque)) and type(old) is type(new):
+        kept = [_change(was, now) for was, now in zip(old, new)]  # noqa: B905 - Python 3.8
+        rest = list(new)[len(old) :]
+        old.clear()
+        old.extend(kept + rest)
+    elif isinstance(new, dict) and type(old) is type(new):
+        now = {key: _change(old[key], each) if key in old else each for key, each in new.items()}
+        old.clear()
+        old.update(now)
+    elif isinstance(new, (set, bytearray)) and type(old) is type(new):
+        old.clear()
+        (old.update if isinstance(old, set) else old.extend)(new)
+    else:
+        return new
+    return old
+
+
+class SubjectMachine:
+    """The module that `import subject` returns: access to programs and files of the sandbox that is graded."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
 
     def run(
         self,
@@ -114,6 +198,29 @@ class SubjectMachine(types.ModuleType):
         """Return the content of a regular file. Raises FileNotFoundError or OSError."""
         return bytes.fromhex(self._request("read", path, max_bytes))
 
+    def read_files(self, path: str, max_bytes: int = 16 << 20) -> dict[str, bytes]:
+        """Return the content of each regular file below a folder, by its path in it. Links are left out.
+
+        Raises FileNotFoundError or OSError.
+        """
+        found = self._request("files", path, max_bytes)
+        return {name: bytes.fromhex(content) for name, content in found.items()}
+
+    def git(self, path: str, max_bytes: int = 64 << 20) -> Any:
+        """Copy the repository whose `.git` folder is `path`; return a function that runs git in the copy.
+
+        The copy is in the judge's sandbox and has the objects, the references and the index, but no settings,
+        hooks, replacements or work tree. The function returns git's output. Raises OSError.
+        """
+        import shutil
+        import tempfile
+
+        from sandboxkit.integrations.rewards._in_sandbox.repository import repository
+
+        if shutil.which("git") is None:
+            self._request("lacks", "git")
+        return repository(self.read_files(path, max_bytes), tempfile.mkdtemp())
+
     def write_file(self, path: str, data: bytes | str) -> None:
         """Write a file. Raises OSError."""
         content = data.encode() if isinstance(data, str) else data
@@ -124,106 +231,41 @@ class SubjectMachine(types.ModuleType):
         self._request("remove", path)
 
     def _request(self, what: str, *arguments: Any) -> Any:
-        answer = self._exchange("H", [what, *arguments])
+        answer = self._channel.ask("H", [what, *arguments])
         if answer[0] == "error":
-            raise {"FileNotFoundError": FileNotFoundError, "TimeoutError": TimeoutError}.get(
-                answer[1], OSError
-            )(answer[2])
+            raise getattr(builtins, answer[1])(answer[2])
         return answer[1]
 
 
-class Judge:
-    """One grading job: the tests and their results."""
-
-    def __init__(self, lines: Any, channel: int) -> None:
-        self._lines, self._channel = lines, channel
-        self._lock = threading.RLock()  # tests may have threads
-
-    def send(self, kind: str, value: Any) -> None:
-        """Send one line to the host."""
-        data = kind.encode() + json.dumps(value).encode() + b"\n"
-        while data:
-            data = data[os.write(self._channel, data) :]
-
-    def _exchange(self, kind: str, value: Any) -> Any:
-        with self._lock:
-            self.send(kind, value)
-            line = self._lines.readline()
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            raise SubjectFailed("tampered", "the answer is not one JSON value") from None
-
-    def judge(self, job: Any) -> list[Any]:
-        """Run the tests; return [outcome, detail] of each, in order, up to the first failure."""
-        connection = Connection(lambda request: self._exchange("S", request), job)
-        sys.modules[job["module"]] = SubmissionModule(job["module"], connection, job["own"])
-        sys.modules["subject"] = SubjectMachine(self._exchange, connection)
-        names = TestNamespace(connection, job["names"], job["modules"])
-        sys.modules["tests"] = Own(names)
-        results = []
-        if job["live"]:
-            error = _problem(connection, connection.begin)
-            if error is not None:
-                return [error]
-        error = _problem(connection, lambda: exec(compiled(job["setup"], "setup.py"), names))
-        if error is not None:
-            return [error]
-        for number, source in enumerate(job["tests"]):
-            code = compiled(source, f"test{number}.py")
-            error = _problem(connection, lambda: exec(code, names))  # noqa: B023 - called at once
-            if error is None and job["call"]:
-                for call in job["call"]:
-                    error = _problem(connection, lambda: eval(call, names))  # noqa: B023
-                    if error is not None:
-                        break
-            results.append(error or ["passed", ""])
-            if error is not None:
-                break
-        return results
-
-
-def _problem(connection: Connection, work: Any) -> list[str] | None:
-    found = None
-    try:
-        work()
-    except MemoryError:
-        found = ["oom", "the tests ran out of memory on the values that the submission returned"]
-    except BaseException as error:  # noqa: BLE001 - every exception fails the test
-        found = ["failed", _shown(error)]
-    failure = connection.failure
-    return [failure.outcome, failure.detail] if failure else found
-
-
-def _shown(error: BaseException) -> str:
-    """Return the test's failed line and the exception's text, without calling the submission's objects."""
-    text = ", ".join(str(each) for each in error.args if type(each) in _SHOWN)
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if "test" in each.filename]
-    where = f"line {frames[-1].lineno}: " if frames else ""
-    return f"{where}{type(error).__name__}: {text}"[:_TEXT]
+def judge(channel: Channel, job: Any) -> list[Any]:
+    """Run the tests; return [outcome, detail] of each, in order, up to the first failure."""
+    functions = {
+        name: function(channel, real, job["in_place"].get(real, ()))
+        for name, real in job["functions"].items()
+    }
+    by_real = {real: functions[name] for name, real in job["functions"].items()}
+    module = sys.modules[job["module"]] = types.ModuleType(job["module"])
+    module.__dict__.update(by_real, __all__=list(by_real))
+    sys.modules["subject"] = SubjectMachine(channel)  # type: ignore[assignment] # no module is needed
+    names = module_of_tests(functions)
+    results = [problem(lambda: define(names, job["sources"]))]
+    for test in job["tests"] if results == [["passed", ""]] else ():
+        results.append(problem(lambda: run_test(names, test)))  # noqa: B023 - called at once
+        if results[-1] != ["passed", ""]:
+            break
+    if channel.failed:
+        results[-1] = channel.failed
+    return results
 
 
 def main() -> None:
     """Run the job on stdin, send the results and exit the process."""
-    lines, channel = os.fdopen(os.dup(0), "rb"), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    lines, descriptor = take_channel()
+    channel = Channel(lines, descriptor)
     job = json.loads(lines.readline())
     seconds, memory = job["seconds"], job["memory"]
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    judge = Judge(lines, channel)
-    if job["folder"]:
-        sys.path.insert(0, os.getcwd())
-        results = judge.judge(job)
-    else:  # the sandbox is kept for later judges, and other judges run in it now
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            os.chdir(folder)
-            results = judge.judge(job)
-    judge.send("D", results)
+    sys.path.insert(0, os.getcwd())
+    channel.tell("D", judge(channel, job))
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,33 +1,30 @@
 """The task doctor: finds tasks that a cheat passes or whose reference fails, before a training run."""
 
-from sandboxkit.integrations.rewards.doctor._beforehand import (
-    CheckTasks,
-    check_beforehand,
-    line_about,
-)
-from sandboxkit.integrations.rewards.doctor._check import check
-from sandboxkit.integrations.rewards.doctor._file import Entry, check_file, read_tasks
-from sandboxkit.integrations.rewards.doctor._reference import reference_of
+from sandboxkit.integrations.rewards.doctor._check import check, shared_because
 from sandboxkit.integrations.rewards.doctor._report import (
-    Shape,
-    Status,
     TaskFinding,
     TaskReport,
+    kind_of,
     summary,
+)
+from sandboxkit.integrations.rewards.doctor._tasks import (
+    CheckTasks,
+    check_beforehand,
+    check_file,
+    line_about,
+    read_tasks,
 )
 
 __all__ = [
     "CheckTasks",
-    "Entry",
-    "Shape",
-    "Status",
     "TaskFinding",
     "TaskReport",
     "check",
     "check_beforehand",
     "check_file",
+    "kind_of",
     "line_about",
     "read_tasks",
-    "reference_of",
+    "shared_because",
     "summary",
 ]

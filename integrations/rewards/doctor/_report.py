@@ -1,14 +1,22 @@
 """The doctor's report about a task."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["fine", "bought", "refused", "weak", "unknown"]
-Shape = Literal["values", "judge", "values and judge", "shared"]
+from sandboxkit.integrations.rewards._verdict import Trust
 
-_ORDER: tuple[Status, ...] = ("fine", "bought", "refused", "weak", "unknown")
+Status = Literal["fine", "bought", "refused", "weak", "unknown"]
+
+ORDER: tuple[Status, ...] = ("fine", "unknown", "weak", "bought", "refused")
+"""The statuses of tasks, the most serious one last."""
+_NAME = re.compile(
+    r"(?<=object of )\w+|(?<=catch )\w+|\.?\w+\(\)|\.\w+(?= of)|\w+(?=, which| other than)"
+)
+"""The name in a reason, such as "the tests make an object of Stack"."""
+_REASONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +35,18 @@ class TaskFinding:
 class TaskReport:
     """The report about one task. `status` is the most serious kind of its findings.
 
-    "bought": a cheat gets the full score. "refused": the reference does not get it. "weak": too many
-    wrong variants of the reference pass. "unknown": the infrastructure failed, and no defect was found
-    before.
+    "bought": a cheat gets the full score. "refused": the reference does not get it, or not each time.
+    "weak": too many wrong variants of the reference pass, or the tests demand the last digit of a float.
+    "unknown": the infrastructure failed, and no defect was found before.
     """
 
     name: str
     status: Status
     findings: tuple[TaskFinding, ...] = ()
-    shape: Shape = "values"
-    """How the task is graded. "values": results are compared on the host. "judge": tests run in a
-    separate sandbox. "shared": tests run in the submission's sandbox."""
+    level: Trust = "isolated"
+    """The `trust` of the task's verdicts."""
+    why: str = ""
+    """Why the level is "shared"; "" if it is not."""
     cheats: int = 0
     """Number of cheats that were graded."""
     mutants: int = 0
@@ -49,8 +58,21 @@ class TaskReport:
 
 
 def summary(reports: Iterable[TaskReport]) -> str:
-    """Return the counts by status, such as "500 tasks: 481 fine, 3 bought, 9 refused, 7 weak"."""
+    """Return counts by status and level, such as "9 tasks: 8 fine, 1 weak; 9 isolated, 0 shared".
+
+    The reasons why tasks are shared follow, the most frequent ones first.
+    """
+    reports = list(reports)
     counts = Counter(report.status for report in reports)
-    total = counts.total()
-    parts = ", ".join(f"{counts[each]} {each}" for each in _ORDER if counts[each]) or "none checked"
-    return f"{total} {'task' if total == 1 else 'tasks'}: {parts}"
+    parts = ", ".join(f"{counts[each]} {each}" for each in ORDER if counts[each]) or "none checked"
+    levels = Counter(report.level for report in reports)
+    total = f"{len(reports)} {'task' if len(reports) == 1 else 'tasks'}"
+    line = f"{total}: {parts}; {levels['isolated']} isolated, {levels['shared']} shared"
+    reasons = Counter(kind_of(report.why) for report in reports if report.why)
+    why = ", ".join(f"{count} because {each}" for each, count in reasons.most_common(_REASONS))
+    return f"{line} ({why})" if why else line
+
+
+def kind_of(why: str) -> str:
+    """Return the reason why a task is shared without the names in it."""
+    return _NAME.sub("...", why)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from sandboxkit import (
     CommandStartError,
     ConfigurationError,
-    Operation,
     ProcessResult,
     Sandbox,
     SandboxFileError,
@@ -82,7 +81,7 @@ async def build(
         await sandbox.start()
         return await _compile(sandbox, language, source, limits)
 
-    ended = await Operation(retried(session, limits, attempt, given, forks_python=False))
+    ended = await retried(session, limits, attempt, given, forks_python=False)
     if isinstance(ended, Verdict):
         if ended.outcome is Outcome.INFRA_ERROR:
             return Build(ended)

@@ -1,5 +1,10 @@
-"""Runs the cases of a problem, has each output checked, and combines the results into a verdict."""
+"""Runs the cases of a problem, has each output checked, and combines the results into a verdict.
 
+Short cases run in series in one sandbox, which is reset between them; a case that this does not suit runs by itself.
+"""
+
+import asyncio
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
@@ -7,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from sandboxkit import Operation, ProcessResult, Session
+from sandboxkit import Ending, ProcessResult, Sandbox, SandboxError, Session
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._checkers import (
     OURS,
@@ -20,21 +25,28 @@ from sandboxkit.integrations.rewards._checkers import (
 )
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
-from sandboxkit.integrations.rewards._run import OUT_OF_TIME, out_of_time
+from sandboxkit.integrations.rewards._run import (
+    KILLED,
+    OUT_OF_TIME,
+    out_of_time,
+    processors,
+    retried,
+)
 from sandboxkit.integrations.rewards._verdict import Outcome, Part, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
+    ProgramInput,
     ProgramRun,
     ended_run,
     execute,
+    setup,
 )
 from sandboxkit.integrations.rewards.programs._interactive import converse
 from sandboxkit.integrations.rewards.programs._judge_program import check
 from sandboxkit.integrations.rewards.programs._problem import JudgedCase, Problem
-from sandboxkit.integrations.rewards.programs._series import execute_each
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 from sandboxkit.integrations.rewards.programs._toolchain import NOT_FOUND, require
-from sandboxkit.types import CommandUsage
+from sandboxkit.types import CommandInput, CommandSeries, CommandUsage
 
 _MOST_AT_ONCE = 16 << 10
 """Maximum size (bytes) of output and expected output that are compared on the event loop. It takes about a
@@ -44,6 +56,14 @@ _FIRST_BATCH, _MOST_BATCH = 4, 32
 _SHORT, _SHORT_ELAPSED = 0.1, 0.5
 """CPU time and elapsed time (s) from which a case is not worth a series: the next cases had better run at the same
 time. The elapsed time may be the doing of other programs, so it is much longer."""
+_RUN, _SERIES = 2.0, 5.0
+"""The longest run (s) in a series, and the elapsed time (s) after which no run of it starts. A longer run is ended,
+and repeated by itself. On a busy machine short programs take long, and a series still costs least."""
+_MOST_BYTES = 3 << 20
+"""The largest program and inputs, in bytes together, that are sent along with the series."""
+_OUTPUT_BYTES = 256 << 10
+_PATIENCE = 60.0
+"""How long (s) a series may take beyond its own limits; the resets take longer on a busy machine."""
 
 
 async def evaluate(
@@ -56,8 +76,7 @@ async def evaluate(
     verdict reports the first failure in the order of the cases. A task whose checker fails for its own expected
     output is masked. Raises ConfigurationError if sandboxes lack the language's commands.
     """
-    work = _Evaluation(session, program, problem, limits, partial).verdict()
-    return await Operation(work)  # on the background loop no case switches threads
+    return await _Evaluation(session, program, problem, limits, partial).verdict()
 
 
 @dataclass
@@ -135,7 +154,7 @@ class _Evaluation:
 
     async def _series(self, cases: Sequence[JudgedCase]) -> list[ProcessResult]:
         inputs = [case.given for case in cases]
-        results = await execute_each(self._session, self._program, inputs, self._limits)
+        results = await _execute_each(self._session, self._program, inputs, self._limits)
         self._short = bool(results) and all(
             _is_short(result.usage.processor_seconds, result.duration) for result in results
         )
@@ -227,3 +246,66 @@ def _is_short(processor_seconds: float | None, wall_seconds: float | None) -> bo
     if processor_seconds is None or wall_seconds is None:
         return False
     return processor_seconds < _SHORT and wall_seconds < _SHORT_ELAPSED
+
+
+async def _execute_each(
+    session: Session, program: Compiled, given: Sequence[ProgramInput], limits: Limits
+) -> list[ProcessResult]:
+    """Run a program on each input, and return the results of the first runs.
+
+    A run has no result if it may have exceeded a limit, was killed, or failed by the infrastructure. Nor have the
+    runs after it. `execute` repeats such a run by itself, and decides what it means.
+    """
+    size = len(program.content) + sum(len(each.stdin) for each in given)
+    if len(given) < 2 or not limits.resets(session) or size > _MOST_BYTES:
+        return []
+    if any(each.files or each.outputs for each in given):
+        return []
+    series = CommandSeries(
+        tuple(CommandInput(each.stdin, each.args) for each in given),
+        min(limits.timeout, _RUN),
+        _SERIES,
+        output_bytes=min(limits.output_limit, _OUTPUT_BYTES),
+    )
+
+    async def attempt(sandbox: Sandbox, alone: bool) -> list[ProcessResult]:
+        if alone:  # this sandbox is not reset
+            return []
+        await sandbox.start()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                results = await sandbox.exec_each(
+                    program.language.run,
+                    series,
+                    env=program.language.env,
+                    setup=setup(program, limits),
+                )
+                return results if await _within(sandbox, results, limits) else []
+        except (SandboxError, TimeoutError):
+            return []  # `execute` meets the cause again, if it lasts
+
+    once = dataclasses.replace(limits, retries=0)
+    results = await retried(session, once, attempt, forks_python=False)
+    if isinstance(results, Verdict):
+        return []
+    ended = (index for index, result in enumerate(results) if not _is_plain(result))
+    return results[: next(ended, len(results))]
+
+
+async def _within(sandbox: Sandbox, results: Sequence[ProcessResult], limits: Limits) -> bool:
+    """Return whether every run certainly stayed below the limit of CPU time; False if the backend counts none.
+
+    CPU time that only the backend counts, such as that of children, is charged to the longest run.
+    """
+    if sum(result.duration for result in results) * processors(sandbox) < limits.timeout:
+        return True
+    usage = await sandbox.usage()
+    if usage is None or usage.processor_seconds is None:
+        return False
+    own = [result.usage.processor_seconds or 0.0 for result in results]
+    return max(own, default=0.0) + usage.processor_seconds - sum(own) < limits.timeout
+
+
+def _is_plain(result: ProcessResult) -> bool:
+    """Whether the program ended by itself, so that its end needs no second look."""
+    return result.ending in (Ending.EXITED, Ending.SIGNAL) and result.returncode != KILLED

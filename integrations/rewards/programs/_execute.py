@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from sandboxkit import (
     CommandStartError,
     Ending,
-    Operation,
     Process,
     ProcessResult,
     Sandbox,
@@ -85,8 +84,7 @@ async def execute(
             return ran.verdict  # `retried` then runs the program again, alone in a fresh sandbox
         return ran if ran.verdict else await _with_outputs(sandbox, ran, given, limits)
 
-    # This runs on the background loop; on another loop each step would switch threads twice.
-    answer = await Operation(retried(session, limits, attempt, forks_python=False))
+    answer = await retried(session, limits, attempt, forks_python=False)
     if isinstance(answer, ProgramRun):
         if not answer.started or (answer.result and answer.result.returncode in NOT_FOUND):
             lost = await require(session, program.language, limits)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from sandboxkit import (
     CommandStartError,
-    Operation,
     Process,
     ProcessResult,
     Sandbox,
@@ -15,9 +14,8 @@ from sandboxkit import (
 )
 from sandboxkit.integrations.rewards._boundary import caused_by_command, shown
 from sandboxkit.integrations.rewards._checkers import Mark
-from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._run import RunMeter, abandon, kill, retried
+from sandboxkit.integrations.rewards._run import RunMeter, abandon, kill, retried, run_options
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._compile import Compiled
 from sandboxkit.integrations.rewards.programs._execute import (
@@ -27,11 +25,10 @@ from sandboxkit.integrations.rewards.programs._execute import (
     setup,
 )
 from sandboxkit.integrations.rewards.programs._judge_program import (
-    JUDGE_SETUP,
     JudgeBroken,
     decided,
+    judge_limits,
     judge_program,
-    placed,
 )
 from sandboxkit.integrations.rewards.programs._rlimits import cannot_run
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
@@ -70,16 +67,15 @@ async def converse(
     if isinstance(interactor, Verdict):
         return Dialogue(ProgramRun(None, interactor))
 
+    own = judge_limits(limits)
+
     async def attempt(sandbox: Sandbox, alone: bool) -> Dialogue | Verdict:
         await sandbox.start()
-        async with (
-            judges(session).borrow(alone=alone) as judge,
-            placed(judge, interactor, files) as folder,
-        ):
+        options = run_options(own, resets=False, forks_python=False)
+        async with session.sandbox(counted=False, **options) as judge:
             asking = judge.exec(
                 (*interactor.language.run, "input.txt", "output.txt", "answer.txt"),
-                setup=JUDGE_SETUP,
-                cwd=folder,
+                setup=setup(interactor, own, files),
                 env=interactor.language.env,
                 stdin=True,
                 output_limit=1 << 16,
@@ -95,7 +91,7 @@ async def converse(
         verdict = dialogue.ran.verdict
         return verdict if verdict and verdict.outcome is Outcome.KILLED else dialogue
 
-    answer = await Operation(retried(session, limits, attempt, forks_python=False))
+    answer = await retried(session, limits, attempt, forks_python=False)
     if isinstance(answer, Dialogue):
         lost = None if answer.ran.started else await require(session, program.language, limits)
         return Dialogue(ProgramRun(None, lost)) if lost else answer

@@ -1,40 +1,25 @@
 """Compiles a task's own checkers and interactors once; runs them in sandboxes without a submission."""
 
-import asyncio
-import contextlib
 import dataclasses
 import functools
 import threading
-import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
 
-from sandboxkit import (
-    CommandStartError,
-    CommandTimeoutError,
-    ConfigurationError,
-    Ending,
-    ProcessResult,
-    Sandbox,
-    SandboxError,
-    Session,
-)
-from sandboxkit.integrations._retries import retry
-from sandboxkit.integrations.rewards._boundary import caused_by_command, is_transient, shown
+from sandboxkit import ConfigurationError, Ending, ProcessResult, Session
+from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._checkers import Answer, Mark
-from sandboxkit.integrations.rewards._judges import judges
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import OUT_OF_TIME
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, masked
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
+from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import language_of
-from sandboxkit.integrations.rewards.programs._rlimits import cannot_run, limited
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, mark_of
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
-JUDGE_SETUP = limited(Limits(timeout=SECONDS))
+_MEMORY_MB = 1024
 _WALL = 120.0
 _MESSAGE = 64 << 10
 _COMPILE_SECONDS = 120.0
@@ -83,25 +68,6 @@ async def judge_program(
     return answer
 
 
-@contextlib.asynccontextmanager
-async def placed(
-    judge: Sandbox, program: Compiled, files: Mapping[str, bytes]
-) -> AsyncIterator[str]:
-    """Write a judge program and its files into a new folder; yield its path and remove it afterwards."""
-    folder = f"/tmp/sandboxkit-{uuid.uuid4().hex}"
-    name = program.path.rpartition("/")[2]
-    everything = {**program.files, **files}
-    try:
-        await judge.write_file(f"{folder}/{name}", program.content, mode=0o555)
-        await asyncio.gather(
-            *(judge.write_file(f"{folder}/{each}", text) for each, text in everything.items())
-        )
-        yield folder
-    finally:
-        with contextlib.suppress(SandboxError):
-            await judge.remove(folder, recursive=True)
-
-
 async def check(
     session: Session, testlib: JudgeProgram, answer: Answer, limits: Limits
 ) -> Mark | Verdict:
@@ -114,71 +80,40 @@ async def check(
     program = await judge_program(session, testlib, limits)
     if isinstance(program, Verdict):
         return program
+    run = functools.partial(_run, session, program, testlib, judge_limits(limits))
     try:
-        return await _check(session, program, testlib, answer, limits)
-    except ConfigurationError:
-        raise
-    except SandboxError as error:
-        return masked(f"{type(error).__name__} while the output was checked: {shown(error)}")
-
-
-async def _check(
-    session: Session, program: Compiled, testlib: JudgeProgram, answer: Answer, limits: Limits
-) -> Mark | Verdict:
-    run = functools.partial(_run, session, program, testlib, limits)
-    try:
-        return await run(answer, alone=False)
-    except JudgeBroken:
-        pass  # other checkers in the same sandbox may have caused it
-    try:
-        return await run(answer, alone=True)
+        return await run(answer)
     except JudgeBroken as broken:
         try:
-            await run(Answer(answer.stdin, answer.expected, answer.expected), alone=True)
+            ours = await run(dataclasses.replace(answer, output=answer.expected))
         except JudgeBroken as own:
             return masked(
                 f"the task is at fault: its checker fails for the expected output too: {own}"
             )
+        if isinstance(ours, Verdict):
+            return ours
         return failed(f"the checker cannot read the output: {broken}")
 
 
+def judge_limits(limits: Limits) -> Limits:
+    """Return the limits of one run of a checker or interactor."""
+    memory = max(limits.memory_mb or 0, _MEMORY_MB)
+    return dataclasses.replace(
+        limits, timeout=SECONDS, wall=_WALL, output_limit=_MESSAGE, memory_mb=memory
+    )
+
+
 async def _run(
-    session: Session,
-    program: Compiled,
-    testlib: JudgeProgram,
-    limits: Limits,
-    answer: Answer,
-    *,
-    alone: bool,
+    session: Session, program: Compiled, testlib: JudgeProgram, limits: Limits, answer: Answer
 ) -> Mark | Verdict:
     files = {"input.txt": answer.stdin, "output.txt": answer.output, "answer.txt": answer.expected}
-
-    async def once() -> ProcessResult:
-        try:
-            async with (
-                judges(session).borrow(alone=alone) as judge,
-                placed(judge, program, files) as folder,
-            ):
-                return await judge.exec(
-                    (*program.language.run, *files),
-                    setup=JUDGE_SETUP,
-                    cwd=folder,
-                    env=program.language.env,
-                    timeout=_WALL,
-                    output_limit=_MESSAGE,
-                )
-        except CommandTimeoutError as error:
-            raise JudgeBroken(str(error)) from error
-        except SandboxError as error:
-            missing = isinstance(error, CommandStartError) and cannot_run(error)
-            if missing or caused_by_command(error):
-                raise JudgeBroken(str(error)) from error
-            raise
-
-    def again(error: Exception, failures: int) -> bool:
-        return failures <= limits.retries and is_transient(error)
-
-    return decided(await retry(once, again), testlib)
+    ran = await execute(session, program, ProgramInput(args=tuple(files), files=files), limits)
+    verdict = ran.verdict
+    if verdict is not None and verdict.reward is None:
+        return verdict
+    if ran.result is None or (verdict and verdict.outcome is not Outcome.RUNTIME_ERROR):
+        raise JudgeBroken(verdict.detail if verdict else "it did not start")
+    return decided(ran.result, testlib)
 
 
 def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark:

@@ -1,20 +1,27 @@
 """Converts rows of public data sets to tasks of `Program`; nothing is downloaded."""
 
 import base64
-import json
 import pickletools
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations._rows import plain
+from sandboxkit.integrations._rows import parsed, plain_row
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Row = Mapping[str, Any]  # Any: a row of a data set
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
 _MOST_BYTES = 1 << 30
 """Largest size of a row's cases, decompressed. LiveCodeBench has rows of a few hundred million bytes."""
+_COLUMNS = {
+    "load_live_code_bench": ("public_test_cases", "private_test_cases"),
+    "load_code_contests": ("public_tests", "private_tests", "generated_tests", "test_cases"),
+    "load_taco": ("input_output",),
+    "Program, without a loader": ("cases",),
+    "HostCompare, without a loader": ("test_list", "tests", "test"),
+}
+"""Columns with cases, by what reads them."""
 _TEXT_ALONE = {
     *("PROTO", "FRAME", "BINUNICODE", "BINUNICODE8", "SHORT_BINUNICODE", "UNICODE"),
     *("MEMOIZE", "BINPUT", "PUT", "STOP"),
@@ -28,32 +35,34 @@ def load_live_code_bench(row: Row) -> Task:
     without running pickled code. Raises ConfigurationError for cases that cannot be decoded, and for a
     row whose cases call a function, because `HostCompare` grades those.
     """
-    row = plain(row)
+    row = _read(row, "load_live_code_bench")
     cases = [
-        *_listed(row, "public_test_cases"),
-        *(_listed(row, "private_test_cases") if row.get("private_test_cases") else ()),
+        case
+        for name in ("public_test_cases", "private_test_cases")
+        if row.get(name)
+        for case in _listed(row[name], name)
     ]
     for case in cases:
-        if case.get("testtype", "stdin") != "stdin":
-            raise ConfigurationError(
-                f"the row's testtype={case['testtype']!r} is for HostCompare: Program grades 'stdin'"
-            )
+        if (kind := case.get("testtype") or "stdin") != "stdin":
+            raise _for_host_compare(f"testtype={kind!r}")
     return _task([(case["input"], case["output"]) for case in cases])
 
 
-def _listed(row: Row, name: str) -> list[dict[str, str]]:
-    value = row.get(name)
+# Any, in what follows: a value of a row.
+def _listed(value: Any, name: str) -> list[Mapping[str, Any]]:
+    """Return a column's cases, which may be text: JSON, perhaps compressed, of all or of each."""
     try:
         if isinstance(value, str):
-            text = value if value.lstrip()[:1] == "[" else _unpacked(value)
-            value = json.loads(text)
-    except (ValueError, RecursionError, zlib.error) as error:
+            value = parsed(value if value.lstrip()[:1] == "[" else _unpacked(value))
+        if isinstance(value, list | tuple):
+            value = list(map(parsed, value))
+    except (ValueError, zlib.error) as error:
         raise ConfigurationError(f"the row's {name} cannot be read: {error}") from error
     if not isinstance(value, list) or not all(
         isinstance(each, Mapping) and {"input", "output"} <= each.keys() for each in value
     ):
         raise ConfigurationError(f"the row's {name} is no list of objects with input and output")
-    return [dict(each) for each in value]
+    return value
 
 
 def _unpacked(text: str) -> str:
@@ -79,25 +88,40 @@ def load_code_contests(row: Row) -> Task:
     which needs your own testlib.h: `dataclasses.replace(task["checker"], files={"testlib.h": text})`.
     Without a checker, output is compared word by word. Raises ConfigurationError for a row without cases.
     """
-    row = plain(row)
-    pairs: list[tuple[str, str]] = []
-    for name in ("public_tests", "private_tests", "generated_tests", "test_cases"):
-        value = row.get(name)
+    row = _read(row, "load_code_contests")
+    pairs: list[tuple[Any, Any]] = []
+    for name in _COLUMNS["load_code_contests"]:
+        value = _object(row.get(name), name)
         if isinstance(value, Mapping):
             pairs += _zipped(value.get("input"), value.get("output"), name)
         elif value:
-            pairs += [(each["input"], each["output"]) for each in value]
+            pairs += [(each["input"], each["output"]) for each in _listed(value, name)]
     task = _task(pairs, checker="tokens")
     if row.get("checker"):
         task["checker"] = JudgeProgram(row["checker"])
     limit = row.get("time_limit")
     if isinstance(limit, Mapping):
-        task["time_limit"] = limit.get("seconds", 0) + limit.get("nanos", 0) / 1e9 or None
+        seconds, nanos = (limit.get(name) or 0 for name in ("seconds", "nanos"))
+        task["time_limit"] = seconds + nanos / 1e9 or None
     elif limit:
         task["time_limit"] = limit
     if row.get("memory_limit_bytes"):
-        task["memory_limit_mb"] = max(row["memory_limit_bytes"] >> 20, 1)
+        task["memory_limit_mb"] = max(int(row["memory_limit_bytes"]) >> 20, 1)
+    task["cases"] = with_files(task["cases"], row.get("input_file"), row.get("output_file"))
     return {name: value for name, value in task.items() if value is not None}
+
+
+def with_files(
+    cases: Sequence[Mapping[str, str]], input_file: str | None, output_file: str | None
+) -> list[Task]:
+    """Return cases whose program reads `input_file` and writes `output_file`; None or "": stdin, stdout."""
+    found = [Task(case) for case in cases]
+    for case in found:
+        if input_file:
+            case["files"] = {input_file: case["stdin"]}
+        if output_file:
+            case["outputs"] = {output_file: case.pop("stdout")}
+    return found
 
 
 def load_taco(row: Row) -> Task:
@@ -106,18 +130,12 @@ def load_taco(row: Row) -> Task:
     Raises ConfigurationError for cases that cannot be read, and for a row with `fn_name`, because
     `HostCompare` grades those.
     """
-    row = plain(row)
-    value = row.get("input_output")
-    try:
-        both = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ConfigurationError(f"the row's input_output cannot be read: {error}") from error
+    row = _read(row, "load_taco")
+    both = _object(row["input_output"], "input_output")
     if not isinstance(both, Mapping):
         raise ConfigurationError("the row's input_output is no object with inputs and outputs")
     if both.get("fn_name"):
-        raise ConfigurationError(
-            f"the row's fn_name={both['fn_name']!r} is for HostCompare: Program grades stdin"
-        )
+        raise _for_host_compare(f"fn_name={both['fn_name']!r}")
     task = _task(_zipped(both.get("inputs"), both.get("outputs"), "input_output"))
     limit = _leading_number(row.get("time_limit"))
     return {**task, "time_limit": limit} if limit else task
@@ -134,18 +152,61 @@ def _leading_number(value: object) -> float | None:
         return None
 
 
-def _zipped(inputs: object, outputs: object, name: str) -> list[tuple[str, str]]:
-    if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
-        return [(_text(a), _text(b)) for a, b in zip(inputs, outputs, strict=True)]
+def _zipped(inputs: Any, outputs: Any, name: str) -> list[tuple[Any, Any]]:
+    """Return pairs of two columns; None is an empty one."""
+    inputs, outputs = ([] if each is None else each for each in (inputs, outputs))
+    both = isinstance(inputs, list | tuple) and isinstance(outputs, list | tuple)
+    if both and len(inputs) == len(outputs):
+        return list(zip(inputs, outputs, strict=True))
     raise ConfigurationError(f"the row's {name} has no lists of inputs and outputs of equal length")
 
 
-def _text(value: object) -> str:
+def _object(value: Any, name: str) -> Any:
+    """Return a column's value, which may be text in JSON."""
+    try:
+        return parsed(value)
+    except ValueError as error:
+        raise ConfigurationError(f"the row's {name} cannot be read: {error}") from error
+
+
+def _text(value: Any) -> str:
     """Return a case's text; join the list of lines that some rows have instead."""
-    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+    if value is None:
+        raise ConfigurationError("a case of the row has None in the place of its input or output")
+    if isinstance(value, list | tuple):
+        return "\n".join(map(_text, value))
+    return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def _task(pairs: Sequence[tuple[str, str]], checker: str = "lines") -> Task:
+def _task(pairs: Sequence[tuple[Any, Any]], checker: str = "lines") -> Task:
     if not pairs:
         raise ConfigurationError("the row has no cases")
-    return {"cases": [{"stdin": a, "stdout": b} for a, b in pairs], "checker": checker}
+    return {
+        "cases": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs],
+        "checker": checker,
+    }
+
+
+def _for_host_compare(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the row's {what} is for HostCompare: Program grades stdin; write "
+        "{'entry_point': 'f', 'cases': [{'args': [1], 'expected': 2}]}"
+    )
+
+
+def _read(row: Row, loader: str) -> dict[str, Any]:
+    """Return a row as plain Python. Raises ConfigurationError if it has none of the columns of `loader`."""
+    found = plain_row(row)
+    if any(found.get(name) for name in _COLUMNS[loader]):
+        return found
+    own = ", ".join(_COLUMNS[loader])
+    names = [name for name, value in found.items() if value]
+    for reader, columns in _COLUMNS.items():
+        for name in columns:
+            if name in names:
+                raise ConfigurationError(
+                    f"the row has no cases in {own}: its {name} is for {reader}"
+                )
+    raise ConfigurationError(
+        f"the row has no cases in {own}; it has {', '.join(names) or 'nothing'}"
+    )

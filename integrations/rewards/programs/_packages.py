@@ -9,28 +9,37 @@ from xml.etree import ElementTree
 from sandboxkit import ConfigurationError
 from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards._checkers import TokensChecker
+from sandboxkit.integrations.rewards.programs._loaders import with_files
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
 _MOST_BYTES = 1 << 30
+_TYPES = re.compile(r"^type:(.*(?:\n[ \t]*-.*)*)", re.MULTILINE)
+_UNSUPPORTED = frozenset(("interactive", "multi-pass", "submit-answer"))
+"""Types of problems in the format's version of 2023-07."""
 _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java": "java"}
 
 
 def load_polygon(folder: str | Path) -> Task:
     """Convert an unpacked Polygon package with its tests (the "full" package) to a task.
 
-    Reads problem.xml for the limits, the tests of the first testset, the checker, and the interactor of
-    an interactive problem. testlib.h is read from the package's folder `files`; if it is missing, put
-    your own copy there. Raises ConfigurationError for a missing file and for a package without tests.
+    Reads problem.xml for the limits, the names of input and output files, the tests of the first testset, the
+    checker, and the interactor of an interactive problem. testlib.h is read from the package's folder `files`; if it
+    is missing, put your own copy there. Raises ConfigurationError for a missing file, for a package without tests, and
+    for a problem that runs a submission twice.
     """
     files = _package(folder)
     try:
         problem = ElementTree.fromstring(_read(files, "problem.xml"))
     except ElementTree.ParseError as error:
         raise ConfigurationError(f"{files.path / 'problem.xml'} cannot be read: {error}") from error
-    testset = problem.find("judging/testset")
-    if testset is None:
+    judging, testset = problem.find("judging"), problem.find("judging/testset")
+    if judging is None or testset is None:
         raise ConfigurationError(f"{files.path / 'problem.xml'} has no judging/testset")
+    if (runs := judging.get("run-count", "1")) != "1":
+        raise ConfigurationError(
+            f"{files.path / 'problem.xml'} has run-count={runs!r}: Program runs a submission once a test"
+        )
     count = _number(files, "test-count", testset.findtext("test-count") or "0")
     stdin, stdout = (
         _pattern(files, testset.findtext(f"{name}-path-pattern") or usual)
@@ -42,6 +51,7 @@ def load_polygon(folder: str | Path) -> Task:
     ]
     if not cases:
         raise ConfigurationError(f"{files.path} has no tests: use the full package from Polygon")
+    cases = with_files(cases, judging.get("input-file"), judging.get("output-file"))
     task: Task = {"cases": cases, "checker": "tokens"}
     if milliseconds := testset.findtext("time-limit"):
         task["time_limit"] = _number(files, "time-limit", milliseconds) / 1000
@@ -51,8 +61,12 @@ def load_polygon(folder: str | Path) -> Task:
         each.removeprefix("files/"): _read(files, each) for each in _names(files, r"files/[^/]*\.h")
     }
     for name in ("checker", "interactor"):
-        source = problem.find(f"assets/{name}/source")
-        if source is not None:
+        if problem.find(f"assets/{name}") is not None:
+            source = problem.find(f"assets/{name}/source")
+            if source is None:
+                raise ConfigurationError(
+                    f"{files.path / 'problem.xml'} has a {name} without source"
+                )
             task[name] = _program(files, source.get("path", ""), headers)
     if "interactor" in task and task["checker"] == "tokens":
         del task["checker"]
@@ -62,12 +76,24 @@ def load_polygon(folder: str | Path) -> Task:
 def load_icpc(folder: str | Path) -> Task:
     """Convert a problem package in the ICPC (Kattis) format to a task.
 
-    Reads data/sample and data/secret, the limits in problem.yaml or .timelimit, and the validator's
-    flags (float_tolerance and the like). Raises ConfigurationError for a package without cases, and for
-    one with its own output validator, because those do not use testlib's protocol.
+    Reads data/sample and data/secret, the limits in problem.yaml, .timelimit or domjudge-problem.ini, and the
+    validator's flags (float_tolerance and the like). Raises ConfigurationError for a package without cases, for one
+    with its own output validator, because those do not use testlib's protocol, and for an interactive problem.
     """
     files = _package(folder)
-    if any(files.find(name) for name in ("output_validators", "output_validator")):
+    settings, ini = (_text(files, each) or "" for each in ("problem.yaml", "domjudge-problem.ini"))
+    types = _TYPES.search(settings)
+    wrong = sorted(_UNSUPPORTED.intersection(re.findall(r"[\w-]+", types[1]) if types else ()))
+    if wrong:
+        raise ConfigurationError(
+            f"{files.path} has the type {wrong[0]}, which Program does not run from an ICPC package: make the "
+            "task yourself; an interactive one has a JudgeProgram as its interactor"
+        )
+    if (
+        any(files.find(name) for name in ("output_validators", "output_validator"))
+        or (_setting(settings, "validation") or "default") != "default"
+        or re.search(r"^\s*special_(compare|run)\s*=", ini, re.MULTILINE)
+    ):
         raise ConfigurationError(
             f"{files.path} has an output validator of its own, which Program cannot run: give the task a "
             "checker, as a function or JudgeProgram"
@@ -82,10 +108,13 @@ def load_icpc(folder: str | Path) -> Task:
     ]
     if not cases:
         raise ConfigurationError(f"{files.path} has no cases below data/sample or data/secret")
-    settings = _text(files, "problem.yaml") or ""
     flags = _setting(settings, "validator_flags") or ""
     task: Task = {"cases": cases, **_icpc_checker(files, flags)}
-    limit = _setting(settings, "time_limit") or _text(files, ".timelimit")
+    limit = (
+        _setting(settings, "time_limit")
+        or _text(files, ".timelimit")
+        or _setting(re.sub(r"[ \t]*=", ":", ini), "timelimit")
+    )
     if limit is not None:
         task["time_limit"] = _number(files, "time_limit", limit)
     if memory := _setting(settings, "memory"):

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.rewards._extract import extract_code
+from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit.integrations.rewards._extract import extract_code, note_fences
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import build
@@ -41,7 +41,7 @@ class Program:
       (stdin, output, expected) that runs on the host, or a `JudgeProgram`, which runs in a sandbox that
       never holds a submission. `rel_tol` and `abs_tol` select "floats";
     - `interactor`, a `JudgeProgram`: it reads the case's `stdin` and talks to the submission;
-    - or `tests` with `trust`: "shared", source that is appended to the submission, as in MultiPL-E. It
+    - or `tests`, source that is appended to the submission, as in MultiPL-E. It
       runs in the submission's process, and exit status 0 passes: a submission can fool it.
 
     The outcome is `passed`, `failed` (a wrong answer), `timeout`, `oom`, `truncated` (too much output),
@@ -85,10 +85,22 @@ class Program:
         self._limits(self._problem(task))
 
     # Any: see Grader.
-    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        """Grade a submission. Raises ConfigurationError for a task that cannot be graded."""
+    def grade(
+        self, session: Session, submission: str, task: Mapping[str, Any]
+    ) -> Operation[Verdict]:
+        """Grade a submission. Raises ConfigurationError at once for a task that cannot be graded."""
         problem = self._problem(task)
         limits = self._limits(problem)
+
+        async def run() -> Verdict:
+            verdict = await self._grade(session, submission, problem, limits)
+            return note_fences(verdict, submission, "grader.extract")
+
+        return Operation(run())
+
+    async def _grade(
+        self, session: Session, submission: str, problem: Problem, limits: Limits
+    ) -> Verdict:
         code = f"{submission}\n{problem.tests}\n" if problem.tests else submission
         memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
         language = problem.language.bound(code, memory)

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from sandboxkit import ProcessResult, Session
+from sandboxkit import Operation, ProcessResult, Session
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import build
@@ -27,14 +27,14 @@ class SourceRun:
     """The reason of a failure: compilation, a limit, a bad exit status or the infrastructure; else None."""
 
 
-async def run_source(
+def run_source(
     session: Session,
     language: str | Language,
     code: str,
     given: ProgramInput,
     limits: Limits,
     compile_limits: Limits,
-) -> SourceRun:
+) -> Operation[SourceRun]:
     """Compile a source in a pristine sandbox and run it once in another one, without comparing its output.
 
     The compiler gets the files of `given` as well. The language's `memory_extra_mb` is added to the
@@ -42,6 +42,17 @@ async def run_source(
     compiler or run time.
     """
     chosen = language_of(language)
+    return Operation(_run_source(session, chosen, code, given, limits, compile_limits))
+
+
+async def _run_source(
+    session: Session,
+    chosen: Language,
+    code: str,
+    given: ProgramInput,
+    limits: Limits,
+    compile_limits: Limits,
+) -> SourceRun:
     memory = limits.memory_mb or _MEMORY_MB
     compiler = dataclasses.replace(
         compile_limits, memory_mb=max(chosen.compile_memory_mb, limits.memory_mb or 0)

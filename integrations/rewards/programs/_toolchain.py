@@ -3,7 +3,7 @@
 import threading
 import weakref
 
-from sandboxkit import ConfigurationError, Operation, ProcessResult, Sandbox, Session
+from sandboxkit import ConfigurationError, ProcessResult, Sandbox, Session
 from sandboxkit.integrations.rewards._limits import Limits
 from sandboxkit.integrations.rewards._run import retried
 from sandboxkit.integrations.rewards._verdict import Verdict
@@ -31,7 +31,7 @@ async def require(session: Session, language: Language, limits: Limits) -> Verdi
         await sandbox.start()
         return await sandbox.exec(["/bin/sh", "-c", _LOOK, "sh", *language.tools])
 
-    answer = await Operation(retried(session, limits, attempt, forks_python=False))
+    answer = await retried(session, limits, attempt, forks_python=False)
     if isinstance(answer, Verdict):
         return answer
     missing = answer.stdout.split()

@@ -5,7 +5,6 @@ import glob
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 
@@ -54,7 +53,3 @@ def _found(mark: bytes, root: int) -> "list[int]":
         below |= more
         grown = bool(more)
     return [*(below - {root}), *marked]
-
-
-if __name__ == "__main__":
-    end_all(sys.argv[1])

@@ -1,7 +1,9 @@
-"""The supervisor of a kernel and its forks, which passes cells to them and reads their output.
+"""The supervisor of a kernel and its forks: passes cells to them, reads their output, and ends their processes.
 
-It ends their processes, too. It runs in the sandbox as a process of its own. It writes messages to its standard output, in lines
-that begin with a token that the kernels do not know. Its client sends `given`.
+It is a command of its own in the sandbox. It alone writes to the client, in lines that begin with a token that the
+kernels do not know. It reads what kernels print from pipes, and sends a message only after all that was printed
+before it. It adopts what a kernel leaves behind. A kernel forks twice, so that the fork is the holder's child: the
+holder learns how each fork ends, and outlives the kernel as long as one lives.
 """
 
 from __future__ import annotations
@@ -13,15 +15,12 @@ import os
 import resource
 import select
 import signal
-from typing import Any
+import socket
+from typing import Any, NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.notebook import Notebook
-    from sandboxkit.kernel.in_sandbox.piped import PipeProcess
-    from sandboxkit.kernel.in_sandbox.supervised import PAUSE, PIECE, SupervisedKernel
-
-    given: dict[str, Any] = {}
+from sandboxkit.kernel.in_sandbox.notebook import Notebook
+from sandboxkit.kernel.in_sandbox.piped import PipeProcess
+from sandboxkit.kernel.in_sandbox.supervised import PAUSE, PIECE, SupervisedKernel
 
 FORK_FILES = 16
 """An upper bound of what the holder opens for a fork."""
@@ -31,8 +30,16 @@ SET_DUMPABLE, SET_CHILD_SUBREAPER = 4, 36
 class Holder:
     """Supervises one kernel and its forks, each by its number; the first kernel has number 0."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.token, self.limit = options["token"], options["limit"]
+    def __init__(
+        self,
+        own: str,
+        in_notebook: str,
+        token: str,
+        mark: str,
+        limit: int,
+        wanted: bool | None,
+    ) -> None:
+        self.token, self.limit = token, limit
         self.woken, wake = os.pipe()
         for end in (self.woken, wake):
             os.set_blocking(end, False)
@@ -44,18 +51,18 @@ class Holder:
             libc = ctypes.CDLL(None)
             libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             libc.prctl(SET_DUMPABLE, 0, 0, 0, 0)
-        wanted = options["ipykernel"]
-        there = wanted is not False and importlib.util.find_spec("ipykernel") is not None
-        if wanted and not there:
-            self.send("failed", kernel=0, why="ipykernel is not installed there")
+        why = "" if wanted is False else without_ipykernel()
+        if wanted and why:
+            self.send("failed", kernel=0, why=why)
             os._exit(0)
         self.requests = bytearray()
         self.poll = select.poll()
         for descriptor in (0, self.woken):
             self.poll.register(descriptor, select.POLLIN)
         self.kernels: dict[int, SupervisedKernel] = {}
-        first = SupervisedKernel(self, 0, options["mark"])
-        first.back = Notebook(first) if there else PipeProcess(first)
+        first = SupervisedKernel(self, 0, mark)
+        is_own = wanted is False or why
+        first.back = PipeProcess(first, own) if is_own else Notebook(first, in_notebook)
         self.add(first)
 
     def add(self, kernel: SupervisedKernel) -> None:
@@ -77,8 +84,8 @@ class Holder:
         self.poll.unregister(descriptor)
         os.close(descriptor)
 
-    def serve(self) -> None:
-        """Serve requests until the kernels or the requests end."""
+    def serve(self) -> NoReturn:
+        """Serve requests until the kernels or the requests end; failures go to stderr."""
         while True:
             for kernel in list(self.kernels.values()):
                 kernel.read_streams()
@@ -88,7 +95,7 @@ class Holder:
                     kernel.report_end()
                     self.remove(kernel)
             if not self.kernels:
-                return
+                os._exit(0)  # skips the exit handlers of libraries
             busy = any(each.kept.ready or not each.ready for each in self.kernels.values())
             for descriptor, _ in self.poll.poll(PAUSE * 1000 if busy else 500):
                 if descriptor == self.woken:
@@ -158,7 +165,7 @@ class Holder:
         if 0 <= most < len(os.listdir("/proc/self/fd")) + FORK_FILES:  # -1: no limit
             return self.send("failed", kernel=name, why="its supervisor has too many files open")
         fork = SupervisedKernel(self, name, mark)
-        fork.back = PipeProcess(fork, origin)
+        fork.back = PipeProcess(fork, "", origin)
         self.add(fork)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -169,7 +176,11 @@ class Holder:
             rest = rest[os.write(1, rest) :]
 
 
-def main() -> None:
-    """Run the holder; its own failures go to stderr."""
-    Holder(given["options"]).serve()
-    os._exit(0)  # skips the exit handlers of libraries
+def without_ipykernel() -> str:
+    """Return why ipykernel cannot run here, or nothing."""
+    if importlib.util.find_spec("ipykernel") is None:
+        return "ipykernel is not installed there"
+    with contextlib.suppress(OSError):
+        socket.socket(socket.AF_UNIX).close()
+        return ""
+    return "this sandbox has no sockets, which ipykernel needs: give ipykernel=False, or another isolation="

@@ -1,20 +1,19 @@
 """Patches for ipykernel: printed output goes to pipes, and stays in order with display messages."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import sys
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from sandboxkit.kernel.in_sandbox.pipe import (
-        PipeWriter,
-        read_before_children,
-        text_of,
-        wait_until_read,
-    )
+from sandboxkit.kernel.in_sandbox.pipe import (
+    PipeWriter,
+    read_before_children,
+    text_of,
+    wait_until_read,
+)
 
 SHOWN = ("display_data", "execute_result", "update_display_data")
 
@@ -34,7 +33,7 @@ class DisplayCredits:
         return self.waiting
 
 
-def plain(value: "Any") -> "Any":
+def plain(value: Any) -> Any:
     """Return a list or dict that JSON can represent; None for any other value."""
     with contextlib.suppress(Exception):
         if json.loads(json.dumps(value, allow_nan=False)) == value:
@@ -42,7 +41,7 @@ def plain(value: "Any") -> "Any":
     return None
 
 
-def set_up(shell: "Any", acknowledged: int) -> None:
+def set_up(shell: Any, acknowledged: int) -> None:
     """Apply the patches to the IPython shell. Idempotent. The holder acknowledges on `acknowledged`."""
     if getattr(sys.stdout, "buffer", None).__class__.__name__ == PipeWriter.__name__:
         return
@@ -56,7 +55,7 @@ def set_up(shell: "Any", acknowledged: int) -> None:
     session = shell.kernel.session
     send = session.send
 
-    def in_order(stream: "Any", message: "Any", *args: "Any", **options: "Any") -> "Any":
+    def in_order(stream: Any, message: Any, *args: Any, **options: Any) -> Any:
         kind = message.get("msg_type") if isinstance(message, dict) else message
         if kind not in SHOWN:
             return send(stream, message, *args, **options)

@@ -7,26 +7,15 @@ import importlib
 import json
 import os
 import secrets
+import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sandboxkit.kernel.in_sandbox.supervised import SupervisedKernel
 
-    given: dict[str, Any] = {}
-
-SETUP = """
-def __sandboxkit_set_up(program, descriptor):
-    names = {{"__name__": "sandboxkit"}}
-    for each in program:
-        exec(compile(each, "<sandboxkit>", "exec"), names)
-    names["set_up"](get_ipython(), descriptor)
-__sandboxkit_set_up({program!r}, {descriptor})
-del __sandboxkit_set_up
-"""
 SHOWN = ("display_data", "execute_result", "update_display_data")
 AGAIN_SECONDS = 1.0
 LOST_SECONDS = 5.0
@@ -36,7 +25,7 @@ LOST_SECONDS = 5.0
 class Notebook:
     """Starts ipykernel and runs cells in it; the counterpart of `PipeProcess`."""
 
-    def __init__(self, kernel: SupervisedKernel) -> None:
+    def __init__(self, kernel: SupervisedKernel, program: str) -> None:
         self.kernel = kernel
         folder = tempfile.mkdtemp(prefix=f".sandboxkit-{kernel.mark}-")
         address, key = f"@sandboxkit-{secrets.token_hex(8)}", secrets.token_hex(16)
@@ -53,7 +42,8 @@ class Notebook:
         theirs, self.acknowledge = os.pipe()
         for end in (theirs, self.acknowledge):
             os.set_blocking(end, False)
-        self.pid = kernel.spawn(argv, pass_fds=(theirs,), env={"IPYTHONDIR": folder})
+        env = {"IPYTHONDIR": folder}
+        self.pid = kernel.spawn(argv, stdin=subprocess.DEVNULL, pass_fds=(theirs,), env=env)
         os.close(theirs)
         # Imported here, while the kernel starts and imports the same modules.
         self.zmq: Any = importlib.import_module("zmq")
@@ -73,7 +63,8 @@ class Notebook:
         self.reply: Any = None
         self.raised: dict[str, Any] = {}
         self.idle, self.late = False, 0.0
-        self.set_up = SETUP.format(program=given["in_notebook"], descriptor=theirs)
+        program += f"module.set_up(shell, {theirs})"
+        self.set_up = f"exec({program!r}, {{'shell': get_ipython()}})"
         self.execute(self.set_up, silent=True)
 
     def run(self, code: str) -> None:

@@ -26,13 +26,10 @@ import time
 import traceback
 import types
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sandboxkit.kernel.in_sandbox.pipe import PipeWriter, read_before_children, text_of
+from sandboxkit.kernel.in_sandbox.pipe import PipeWriter, read_before_children, text_of
 
 KINDS = (
     ("text/html", "_repr_html_"),
@@ -121,6 +118,8 @@ class CellRunner:
         gc.freeze()  # a collection in the fork would write to all inherited objects, and so copy them
         try:
             if not why:
+                import ctypes  # noqa: F401 - for all forks, which rewrite their mark with it
+
                 between = os.fork()
                 if between == 0:
                     return self.become_fork(request["marks"], ends)
@@ -183,11 +182,9 @@ class CellRunner:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         start, end = int(fields[47]), int(fields[48])  # env_start, env_end; see proc(5)
-        with open("/proc/self/mem", "r+b", 0) as memory:
-            memory.seek(start)
-            place = memory.read(end - start).index(old.encode())
-            memory.seek(start + place)
-            memory.write(new.encode())
+        ctypes = sys.modules["ctypes"]
+        place = ctypes.string_at(start, end - start).index(old.encode())
+        ctypes.memmove(start + place, new.encode(), len(new))
 
     def cell(self, code: str) -> dict[str, str] | None:
         """Run one cell; return a description of its error, or None."""
@@ -360,10 +357,13 @@ def encoded(given: Any) -> Any:
     return given
 
 
-def main(requests: int, messages: int) -> None:
-    """Run the kernel; child processes do not inherit the two descriptors."""
-    for descriptor in (requests, messages):
-        os.set_inheritable(descriptor, False)
+def main(messages: int) -> None:
+    """Run the kernel. Its standard input was the socket for requests; the code's is empty."""
+    requests = os.dup(0)  # child processes do not inherit it
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.set_inheritable(messages, False)
     with contextlib.suppress(Exception):
         import faulthandler
 

@@ -1,5 +1,7 @@
 """Output pipes of a persistent Python: a write waits until the other pipes are read, which keeps the order."""
 
+from __future__ import annotations
+
 import fcntl
 import io
 import os
@@ -7,14 +9,14 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, Protocol
 
-    class Unread(Protocol):
-        def unread(self) -> int: ...
+class Unread(Protocol):
+    """The object that says how many bytes the holder has yet to read."""
+
+    def unread(self) -> int: ...
 
 
 STARTS = {"subprocess.Popen", "os.system", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn"}
@@ -23,7 +25,7 @@ READ_SECONDS = 1.0
 """The longest wait (s) for earlier output to be read; the wait only preserves order."""
 
 
-def wait_until_read(others: "Sequence[Unread]") -> None:
+def wait_until_read(others: Sequence[Unread]) -> None:
     """Wait until the holder has read everything from these pipes, at most `READ_SECONDS`."""
     deadline = time.monotonic() + READ_SECONDS
     for other in others:
@@ -31,7 +33,7 @@ def wait_until_read(others: "Sequence[Unread]") -> None:
             time.sleep(0.0002)
 
 
-def read_before_children(pipes: "Sequence[Unread]") -> None:
+def read_before_children(pipes: Sequence[Unread]) -> None:
     """Install an audit hook: wait until these pipes are empty before a program starts.
 
     A child program writes to the same pipes without waiting.
@@ -58,7 +60,7 @@ class PipeWriter(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: "Any") -> int:
+    def write(self, data: Any) -> int:
         wait_until_read(self.others)
         rest = memoryview(data).cast("B")
         size = len(rest)
@@ -74,7 +76,7 @@ class PipeWriter(io.RawIOBase):
         return int(struct.unpack("i", found)[0])
 
 
-def text_of(pipe: PipeWriter) -> "Any":
+def text_of(pipe: PipeWriter) -> Any:
     """Return an unbuffered text stream over the pipe."""
     pipe_as_buffer: Any = pipe
     return io.TextIOWrapper(

@@ -10,24 +10,27 @@ import secrets
 import select
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
+from sandboxkit.kernel.in_sandbox.ends import VARIABLE
+
 if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.ends import VARIABLE
     from sandboxkit.kernel.in_sandbox.supervised import SupervisedKernel
 
-    given: dict[str, Any] = {}
+START = "import sys; sys.path[:] = filter(None, sys.path); exec(input())"
+"""Runs a line of standard input, which keeps command lines in process lists short; imports nothing from `cwd`."""
 
 
 class PipeProcess:
-    """A process that runs `own.py`; writes requests to it and reads its messages.
+    """A process that runs `own.py`, which `program` has; writes requests to it and reads its messages.
 
     It is started, or forked from the process of the kernel `origin`. Both get the same descriptors:
     requests, messages, standard output and standard error.
     """
 
-    def __init__(self, kernel: SupervisedKernel, origin: SupervisedKernel | None = None) -> None:
+    def __init__(
+        self, kernel: SupervisedKernel, program: str, origin: SupervisedKernel | None = None
+    ) -> None:
         self.kernel, self.origin = kernel, origin
         self.requests, theirs = socket.socketpair()
         self.requests.setblocking(False)
@@ -44,14 +47,12 @@ class PipeProcess:
             ends = [theirs.detach(), output, *kernel.open_streams()]
             origin.back.ask({"fork": kernel.name, "marks": marks}, ends)
             return
-        boot = given["boot"].replace("@FROM@", str(theirs.fileno()))
-        argv = [sys.executable or "python3", "-c", boot]
-        self.pid = kernel.spawn(argv, pass_fds=(theirs.fileno(), output), env={})
-        call = f"main({theirs.fileno()}, {output})"
+        argv = [sys.executable or "python3", "-c", START]
+        self.pid = kernel.spawn(argv, stdin=theirs.fileno(), pass_fds=(output,), env={})
         theirs.close()
         os.close(output)
-        source = json.dumps({"program": [*given["own"], call]}).encode()
-        self.unwritten.append((memoryview(b"%08d" % len(source) + source), []))
+        line = f"exec({program!a}); module.main({output})\n".encode()
+        self.unwritten.append((memoryview(line), []))
         self.write()
 
     def run(self, code: str) -> None:

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False
+from sandboxkit.kernel.in_sandbox.ends import VARIABLE, end_all
+from sandboxkit.kernel.in_sandbox.kept import STREAMS, OutputBuffer
+
 if TYPE_CHECKING:
-    from sandboxkit.kernel.in_sandbox.ends import VARIABLE, end_all
     from sandboxkit.kernel.in_sandbox.holder import Holder
-    from sandboxkit.kernel.in_sandbox.kept import STREAMS, OutputBuffer
 
 PAUSE = 0.05
 """How long (s) output is collected before it is sent."""
@@ -45,12 +45,14 @@ class SupervisedKernel:
             ends.append(write)
         return ends
 
-    def spawn(self, argv: list[str], *, pass_fds: tuple[int, ...], env: dict[str, str]) -> int:
+    def spawn(
+        self, argv: list[str], *, stdin: int, pass_fds: tuple[int, ...], env: dict[str, str]
+    ) -> int:
         """Start the kernel's process, in a session of its own."""
         ends = self.open_streams()
         child = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=ends[0],
             stderr=ends[1],
             pass_fds=pass_fds,

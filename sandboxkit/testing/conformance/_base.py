@@ -7,7 +7,7 @@ from typing import ClassVar, NoReturn, Unpack, get_args
 
 from sandboxkit import ConfigurationError, Operation, Sandbox, SandboxInfo, SandboxState, Session
 from sandboxkit.options import SpecOptions
-from sandboxkit.provider import Provider
+from sandboxkit.provider import Box, Provider
 from sandboxkit.testing.conformance._pytest import pytest
 from sandboxkit.types import Profile
 
@@ -50,7 +50,7 @@ class Conformance:
         """Return a new provider; the author's class must implement this."""
         raise NotImplementedError
 
-    def freeze(self, provider: Provider, sandbox_id: str) -> None:
+    def freeze(self, box: Box) -> None:
         """Make the backend's side of a sandbox unresponsive, with its connections left open.
 
         The author's class implements this from outside the sandbox, as `docker pause` does, or puts
@@ -58,12 +58,12 @@ class Conformance:
         """
         self._no_hook("freeze")
 
-    def thaw(self, provider: Provider, sandbox_id: str) -> None:
+    def thaw(self, box: Box) -> None:
         """Undo `freeze`."""
         self._no_hook("freeze")
 
-    def cut(self, provider: Provider, sandbox_id: str) -> None:
-        """Break the provider's current connections to one sandbox, once.
+    def cut(self, box: Box) -> None:
+        """Break the current connections to a sandbox, once.
 
         The author's class implements this, or puts "cut" into `cannot`.
         """
@@ -112,6 +112,12 @@ class Conformance:
 def token() -> str:
     """Return a unique string."""
     return uuid.uuid4().hex
+
+
+def box_of(sandbox: Sandbox) -> Box:
+    """Return the provider's object for a started sandbox."""
+    assert sandbox._life.box is not None
+    return sandbox._life.box
 
 
 def mine(session: Session) -> list[SandboxInfo]:

@@ -16,8 +16,7 @@ from sandboxkit import (
     SandboxTerminatedError,
     Session,
 )
-from sandboxkit.provider import Provider
-from sandboxkit.testing.conformance._base import DEADLINE, Conformance, mine
+from sandboxkit.testing.conformance._base import DEADLINE, Conformance, box_of, mine
 from sandboxkit.testing.conformance._pytest import pytest
 
 _COUNTS = 'echo ran >> "count$1"; echo ready; sleep 1; echo done'
@@ -59,7 +58,7 @@ def ran(sandbox: Sandbox, number: int) -> int | None:
 class SilenceConformance(Conformance):
     """The backend stops while every connection stays open, as when a machine is suspended."""
 
-    def test_silence_is_not_a_timeout(self, provider: Provider, session: Session) -> None:
+    def test_silence_is_not_a_timeout(self, session: Session) -> None:
         sandbox = session.sandbox(command=["sleep", "1000"], files={"/workspace/file": "there"})
         sandbox.start().result(DEADLINE)
         running = [
@@ -69,8 +68,7 @@ class SilenceConformance(Conformance):
         for process in running:
             assert next(iter(process.stdout.lines())) == "ready"
         waiting = sandbox.wait()
-        assert sandbox.id is not None
-        self.freeze(provider, sandbox.id)
+        self.freeze(box_of(sandbox))
         began = time.monotonic()
         try:
             # Any: the result types differ, but every call must fail.
@@ -90,7 +88,7 @@ class SilenceConformance(Conformance):
                 name: _error(call, began + self.silence_bound) for name, call in calls.items()
             }
         finally:
-            self.thaw(provider, sandbox.id)
+            self.thaw(box_of(sandbox))
         for name, error in errors.items():
             assert isinstance(error, SandboxError), f"{name}: {error!r}"
             assert not isinstance(error, CommandError | CommandStartError), f"{name}: {error!r}"
@@ -98,37 +96,33 @@ class SilenceConformance(Conformance):
                 assert isinstance(error, OutcomeUnknownError), f"{name}: {error!r}"
         works_again(sandbox)
 
-    def test_a_short_silence_changes_nothing(self, provider: Provider, sandbox: Sandbox) -> None:
+    def test_a_short_silence_changes_nothing(self, sandbox: Sandbox) -> None:
         script = "echo ready; read -r line; seq 20000; echo got $line"
         process = sandbox.exec(["sh", "-c", script], stdin=True)
         lines = iter(process.stdout.lines())
         assert next(lines) == "ready"
-        assert sandbox.id is not None
-        self.freeze(provider, sandbox.id)
+        self.freeze(box_of(sandbox))
         try:
             late = sandbox.exec(["echo", "late"])
             process.stdin.write("it\n")
             time.sleep(_SHORT_SILENCE)
         finally:
-            self.thaw(provider, sandbox.id)
+            self.thaw(box_of(sandbox))
         assert late.result(DEADLINE).stdout == "late\n"
         assert list(lines) == [*map(str, range(1, 20_001)), "got it"]
         assert process.result(DEADLINE).returncode == 0
 
-    def test_a_silent_sandbox_can_be_stopped(
-        self, provider: Provider, session: Session, sandbox: Sandbox
-    ) -> None:
+    def test_a_silent_sandbox_can_be_stopped(self, session: Session, sandbox: Sandbox) -> None:
         process = sandbox.exec(["sh", "-c", "echo ready; exec sleep 1000"])
         assert next(iter(process.stdout.lines())) == "ready"
-        assert sandbox.id is not None
-        self.freeze(provider, sandbox.id)
+        self.freeze(box_of(sandbox))
         try:
             error = sandbox.stop().exception(2 * self.silence_bound)
         except BaseException:
-            self.thaw(provider, sandbox.id)
+            self.thaw(box_of(sandbox))
             raise
         if error is not None:  # the process that would end it is frozen too
-            self.thaw(provider, sandbox.id)
+            self.thaw(box_of(sandbox))
             assert isinstance(error, ProviderUnavailableError), repr(error)
             sandbox.stop().result(DEADLINE)
         assert mine(session) == []
@@ -139,27 +133,27 @@ class SilenceConformance(Conformance):
 class LostConnectionConformance(Conformance):
     """Connections break while commands are in flight; each command starts at most once."""
 
-    def test_a_lost_connection_has_no_status(self, provider: Provider, sandbox: Sandbox) -> None:
+    def test_a_lost_connection_has_no_status(self, sandbox: Sandbox) -> None:
         process = counting(sandbox, 0)
         lines = iter(process.stdout.lines())
         assert next(lines) == "ready"
-        self._cut(provider, sandbox)
+        self.cut(box_of(sandbox))
         self._judge(process)
         assert ran(sandbox, 0) in (1, None)
 
-    def test_a_lost_connection_is_not_a_timeout(self, provider: Provider, sandbox: Sandbox) -> None:
+    def test_a_lost_connection_is_not_a_timeout(self, sandbox: Sandbox) -> None:
         process = counting(sandbox, 0, timeout=60)
         assert next(iter(process.stdout.lines())) == "ready"
-        self._cut(provider, sandbox)
+        self.cut(box_of(sandbox))
         self._judge(process)
 
     @pytest.mark.parametrize("delay", [0.0, 0.005, 0.05])
     def test_a_command_whose_start_is_cut_runs_at_most_once(
-        self, provider: Provider, sandbox: Sandbox, delay: float
+        self, sandbox: Sandbox, delay: float
     ) -> None:
         processes = [counting(sandbox, number) for number in range(4)]
         time.sleep(delay)  # varies how much has been sent before the cut
-        self._cut(provider, sandbox)
+        self.cut(box_of(sandbox))
         for number, process in enumerate(processes):
             error = process.exception(DEADLINE)
             if isinstance(error, ProviderUnavailableError):  # it means: not started
@@ -168,24 +162,18 @@ class LostConnectionConformance(Conformance):
                 exact = self._judge(process) is None
                 assert ran(sandbox, number) in ((1,) if exact else (0, 1, None))
 
-    def test_input_is_exact_or_lost_with_its_command(
-        self, provider: Provider, sandbox: Sandbox
-    ) -> None:
+    def test_input_is_exact_or_lost_with_its_command(self, sandbox: Sandbox) -> None:
         process = sandbox.exec(["sh", "-c", "echo ready; wc -c"], stdin=True)
         lines = iter(process.stdout.lines())
         assert next(lines) == "ready"
         process.stdin.write(b"x" * 100_000).result(DEADLINE)
-        self._cut(provider, sandbox)
+        self.cut(box_of(sandbox))
         with suppress(BrokenPipeError):  # the command is lost
             process.stdin.write(b"y" * 100_000).result(DEADLINE)
             process.stdin.close()
         if self._judge(process, output=None) is None:
             output = process.result().stdout
             assert output == "ready\n200000\n", output
-
-    def _cut(self, provider: Provider, sandbox: Sandbox) -> None:
-        assert sandbox.id is not None
-        self.cut(provider, sandbox.id)
 
     def _judge(
         self, process: Process, output: str | None = "ready\ndone\n"

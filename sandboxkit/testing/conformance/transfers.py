@@ -7,13 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandboxkit import (
-    Sandbox,
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    Session,
-    _loop,
-)
+from sandboxkit import Sandbox, SandboxFileError, SandboxFileNotFoundError, Session
+from sandboxkit._life import _loop
 from sandboxkit.testing.conformance._base import DEADLINE, Conformance, limited, token, until
 from sandboxkit.testing.conformance._pytest import pytest
 
@@ -108,7 +103,7 @@ class TransfersConformance(Conformance):
         for _ in range(3):
             with pytest.raises(SandboxFileError):
                 sandbox.upload(large, "/workspace/file").result(DEADLINE)
-            with pytest.raises(SandboxFileError):
+            with pytest.raises(SandboxFileError, match="^/workspace/file: .* MiB .*disk_mb"):
                 sandbox.write_file("/workspace/file", bytes(_LARGE)).result(DEADLINE)
             sandbox.exec(["rm", "-f", "/workspace/file"], check=True).result(DEADLINE)
         sandbox.write_file("/workspace/small", "fits").result(DEADLINE)

@@ -3,29 +3,32 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
 from sandboxkit.integrations.rewards import (
-    ExitCode,
     Grader,
     HostCompare,
+    Limits,
     Outcome,
     TaskReport,
     Verdict,
     grading_session,
+    run_program,
 )
 from sandboxkit.integrations.rewards.doctor import check, check_beforehand, line_about, summary
-from sandboxkit.testing import FakeProvider
+from sandboxkit.provider import FirstCommand
+from sandboxkit.testing.fake import FakeBox, FakeProvider
 from sandboxkit.types import SandboxSpec
 from tests.data_here import beside
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.anyio]
 
 GIVEN = beside(__file__)
-VECTOR, PRICE, BODIES = GIVEN["vector"], GIVEN["price"], GIVEN["bodies"]
+PRICE, BODIES, UNSTEADY = GIVEN["price"], GIVEN["bodies"], GIVEN["unsteady"]
 ADD = "def add(a, b):\n    return a + b\n"
 GOOD = {"test_list": ["assert add(1, 2) == 3", "assert add(5, 5) == 10", "assert add(-1, 1) == 0"]}
 
@@ -51,8 +54,9 @@ def kinds(report: TaskReport) -> set[str]:
 
 def test_a_good_task_is_fine() -> None:
     report = checked(GOOD)
-    assert (report.status, report.findings, report.shape) == ("fine", (), "values")
-    assert report.cheats > 15
+    assert (report.status, report.findings) == ("fine", ())
+    assert (report.level, report.why) == ("isolated", "")
+    assert report.cheats > 12
     assert (report.mutants, report.survivors) == (2, 0)
 
 
@@ -63,7 +67,6 @@ def test_weak_tests_are_cheated_and_that_is_named(name: str) -> None:
     assert report.status == "bought"
     assert {*body.get("cheats", ())} <= {finding.what for finding in report.findings}
     assert {*body.get("kinds", ())} <= kinds(report)
-    assert report.shape == "judge"
     assert body.get("remedy", "") in " ".join(finding.remedy for finding in report.findings)
 
 
@@ -83,11 +86,13 @@ def test_a_reference_that_fails_is_refused_with_its_verdict() -> None:
 
 
 def test_a_key_that_lets_the_reference_pass_is_suggested() -> None:
-    task = module("V", "assert (V(2) * 3).x == 6", "assert (V(4) * 5).x == 20")
-    report = checked(task, VECTOR)
-    if report.status == "refused":  # the boundary may carry this operator one day
-        assert '"operators": ["V"]' in report.findings[0].remedy
-    assert checked({**task, "operators": ["V"]}, VECTOR).status != "refused"
+    task = module("put, get", "assert put(1, 2) == 2", "assert put(3, 4) + get(1) == 6")
+    report = checked(task, GIVEN["store"])
+    assert report.status == "refused"
+    assert '"stateful": true' in report.findings[0].remedy
+    report = checked({**task, "stateful": True}, GIVEN["store"])
+    assert report.status != "refused"
+    assert (report.level, report.why) == ("shared", "the task says that calls share state")
 
 
 def test_a_task_that_cannot_be_graded_is_refused_with_the_remedy() -> None:
@@ -95,24 +100,84 @@ def test_a_task_that_cannot_be_graded_is_refused_with_the_remedy() -> None:
     assert report.status == "refused"
     assert "did you mean 'test_list'?" in report.findings[0].what
     assert checked({"tests": "def test_it(:"}).status == "refused"
+    assert checked({"test_list": ["# assert add(1, 2) == 3", ""]}).status == "refused"
 
 
-class Once:
-    """A grader that passes the first submission alone, as tests may that depend on chance."""
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_a_reference_that_passes_only_sometimes_is_refused(name: str) -> None:
+    task = UNSTEADY[name]
+    report = checked({"tests": task["tests"]}, task.get("code", ADD))
+    assert report.status == "refused"
+    assert task["says"] in report.findings[0].what
+
+
+@dataclass
+class Recording:
+    """Notes each grading, and passes it."""
+
+    limits: Limits = field(default_factory=Limits)
+    runs: list[tuple[str, bool, int]] = field(default_factory=list)
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        order = task["tests"].index("test_a") < task["tests"].index("test_b")
+        self.runs.append((submission, order, self.limits.reuse == "never"))
+        return Verdict(Outcome.PASSED, 1.0)
+
+
+def test_the_reference_runs_five_times_in_two_orders_and_in_new_processes() -> None:
+    tests = (
+        "def test_a():\n    assert add(1, 2) == 3\n\ndef test_b():\n    assert add(5, 5) == 10\n"
+    )
+    grader = Recording()
+    checked({"tests": tests}, grader=grader)
+    runs = [(order, fresh) for submission, order, fresh in grader.runs if submission == ADD]
+    assert sorted(runs) == [
+        (False, False),
+        (False, True),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+
+
+class OnlyOnce:
+    """Passes a task with a key once alone, as chance does."""
 
     asked = 0
 
     async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
-        self.asked += 1
-        if self.asked == 1:
-            return Verdict(Outcome.PASSED, 1.0)
-        return Verdict(Outcome.FAILED, 0.0, "policy", "another value")
+        self.asked += bool(task.get("stateful"))
+        passes = bool(task.get("stateful")) and self.asked == 1
+        return Verdict(Outcome.PASSED if passes else Outcome.FAILED, float(passes))
 
 
-def test_a_reference_that_passes_only_sometimes_is_refused() -> None:
-    report = checked(GOOD, grader=Once())
-    assert report.status == "refused"
-    assert "only sometimes: another value" in report.findings[0].what
+def test_a_key_with_which_the_reference_passes_once_is_not_suggested() -> None:
+    assert "stateful" not in checked(GOOD, grader=OnlyOnce()).findings[0].remedy
+
+
+def test_tests_that_demand_the_last_digit_of_a_float_are_weak() -> None:
+    lines = ["assert mean([0.1, 0.2, 0.4]) == 0.23333333333333336", "assert mean([1, 2]) == 1.5"]
+    code = "def mean(xs):\n    return sum(xs) / len(xs)\n"
+    report = checked({"test_list": lines}, code)
+    assert (report.status, len(report.findings)) == ("weak", 1)
+    assert "isclose" in report.findings[0].remedy
+    near = [
+        line.replace("assert ", "assert math.isclose(").replace(" ==", ",") + ")" for line in lines
+    ]
+    assert checked({"test_list": near}, code).status == "fine"
+
+
+def test_a_summary_counts_the_levels_and_why_tasks_are_shared() -> None:
+    why = [
+        "the tests make an object of Stack",
+        "the tests import os",
+        "the tests make an object of A",
+    ]
+    reports = [TaskReport("a", "fine"), *(TaskReport("b", "weak", (), "shared", x) for x in why)]
+    assert summary(reports) == (
+        "4 tasks: 1 fine, 3 weak; 1 isolated, 3 shared "
+        "(2 because the tests make an object of ..., 1 because the tests import os)"
+    )
 
 
 def test_programs_are_checked_too() -> None:
@@ -123,14 +188,28 @@ def test_programs_are_checked_too() -> None:
     assert "a program that always prints the first expected output" in found
 
 
-def test_a_grader_that_trusts_the_exit_status_is_cheated() -> None:
-    found = {finding.what for finding in checked(GOOD, grader=ExitCode()).findings}
-    assert "os._exit(0) when it is loaded" in found
+class ByStatus:
+    """Trusts the exit status of the submission's process."""
+
+    async def grade(self, session: Session, submission: str, task: Mapping[str, Any]) -> Verdict:
+        code = "\n".join([submission, *task["test_list"]])
+        result = await run_program(session, code)
+        passes = not isinstance(result, Verdict) and result.returncode == 0
+        return Verdict(Outcome.PASSED if passes else Outcome.FAILED, float(passes))
+
+
+def test_a_grader_that_trusts_the_exit_status_is_cheated_and_shared() -> None:
+    report = checked(GOOD, grader=ByStatus())
+    assert "os._exit(0) when it is loaded" in {finding.what for finding in report.findings}
+    assert (report.level, report.why) == (
+        "shared",
+        "ByStatus runs the tests in the submission's process",
+    )
 
 
 class Down(FakeProvider):
-    async def create(self, spec: SandboxSpec) -> str:
-        raise ProviderUnavailableError("no answer", provider=self.name)
+    async def create(self, spec: SandboxSpec, first: FirstCommand | None = None) -> FakeBox:
+        raise ProviderUnavailableError("no answer")
 
 
 class Hangs:
@@ -146,7 +225,7 @@ async def test_a_failure_of_the_infrastructure_is_unknown_and_stops_no_training(
         reports = await check_beforehand(session, HostCompare(), tasks, "raise", seconds=20)
     assert report.status == "unknown"
     assert "no answer" in report.findings[0].what
-    assert summary(reports) == "1 task: 1 unknown"
+    assert summary(reports) == "1 task: 1 unknown; 1 isolated, 0 shared"
 
 
 async def test_a_check_is_over_in_time() -> None:
@@ -170,6 +249,9 @@ async def test_before_training_a_few_tasks_with_references_are_checked_once() ->
     reports = await beforehand([without, good, good, bad], "warn")
     assert {report.name: report.status for report in reports} == {"good": "fine", "bad": "refused"}
     line = line_about(reports)
-    assert "2 tasks: 1 fine, 1 refused; bad is refused: failed: add(1, 2) does not have" in line
+    assert (
+        "2 tasks: 1 fine, 1 refused; 2 isolated, 0 shared; bad is refused: failed: add(1, 2)"
+        in line
+    )
     with pytest.raises(ConfigurationError, match="bad is refused"):
         await beforehand([good, bad], "raise")

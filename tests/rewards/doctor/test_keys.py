@@ -2,17 +2,21 @@
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
 
 from sandboxkit import ConfigurationError, Session
-from sandboxkit.integrations.rewards import ExitCode, Grader, HostCompare, PassRate
-from sandboxkit.integrations.rewards._task import checked, comparison_of
+from sandboxkit.integrations.rewards import Grader, HostCompare
+from sandboxkit.integrations.rewards._keys import Keys
+from sandboxkit.integrations.rewards._task import CaseKeys, TaskKeys, comparison_of, prepared
+from sandboxkit.integrations.rewards.programs._task import ProgramCaseKeys, ProgramKeys
 from sandboxkit.testing import FakeProvider
 from tests.data_here import beside
+from tests.packaging.test_surface import ROOT
 from tests.rewards.conftest import grade_all
-from tests.rewards.corpus import DATA, of_folder
+from tests.rewards.corpus import DATA, humaneval
 
 LINES = ["assert f(1) == 2", "assert f(2) == 3", "assert f(5) == 6"]
 KEYS = beside(__file__)
@@ -20,6 +24,30 @@ KEYS = beside(__file__)
 CASES = [{"args": [1], "expected": 2}]
 ROW = {"test_list": LINES}
 CASE_ROW = {"entry_point": "f", "cases": CASES}
+
+
+PAGES = ROOT / "docs" / "guides"
+WRITE = os.environ.get("SANDBOXKIT_WRITE") == "1"
+
+
+@pytest.mark.parametrize(
+    ("page", "model"),
+    [
+        ("task-doctor.md", TaskKeys),
+        ("task-doctor.md", CaseKeys),
+        ("competitive-programming.md", ProgramKeys),
+        ("competitive-programming.md", ProgramCaseKeys),
+    ],
+)
+def test_a_page_has_the_keys_of_the_model(page: str, model: type[Keys]) -> None:
+    """With SANDBOXKIT_WRITE=1, write them first."""
+    path, begin, end = PAGES / page, f"<!-- keys: {model.__name__} -->\n", "<!-- end of keys -->\n"
+    before, _, rest = path.read_text().partition(begin)
+    keys = [f"| `{name}` | {field.description} |\n" for name, field in model.model_fields.items()]
+    table = "".join(["| key | meaning |\n|---|---|\n", *keys])
+    if WRITE:
+        path.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+    assert rest.partition(end)[0] == table, "SANDBOXKIT_WRITE=1 pytest writes it"
 
 
 def refusal(grader: Grader, task: dict[str, Any]) -> str:
@@ -57,40 +85,33 @@ def test_within_a_case_every_unknown_key_is_refused(case: Any, named: str) -> No
     assert named in message
 
 
-@pytest.mark.parametrize("grader", [ExitCode(), PassRate()])
-def test_the_other_graders_refuse_keys_that_they_ignore(grader: Grader) -> None:
-    assert "test_list" in refusal(grader, {"tests_list": LINES})
-    assert refusal(grader, {})
-    assert type(grader).__name__ in refusal(grader, {**ROW, **CASE_ROW})
-
-
 def test_columns_of_known_data_sets_are_accepted() -> None:
     rows = [json.loads(line) for line in (DATA / "mbpp_500.jsonl").read_text().splitlines()]
-    rows += [problem.row for problem in of_folder("humaneval_shaped")]
+    rows += humaneval()
     rows.append({**ROW, "text": "Write f", "code": "", "challenge_test_list": [], "task_id": 7})
     rows.append({**ROW, "source_file": "a", "prompt": "Write f", "test_imports": []})
     rows.append({**ROW, "difficulty": "easy", "name": "f", "tags": ["a"], "language": "Python"})
     for row in rows:
-        assert checked(row) == row
+        assert prepared(row) == row
 
 
 def test_a_column_in_ignore_is_accepted() -> None:
     task = {**ROW, "time_limit": 2, "language": "cpp"}
-    assert checked(task, ignore=("time_limit", "language")) == ROW
+    assert prepared(task, ignore=("time_limit", "language")) == ROW
     HostCompare(ignore=("time_limit", "language")).validate(task)
     with pytest.raises(ConfigurationError, match="is a string"):
         HostCompare(ignore="time_limit")
 
 
 def test_empty_columns_count_as_absent() -> None:
-    assert checked({**ROW, "cases": None, "tests": None, "rel_tol": None}) == ROW
+    assert prepared({**ROW, "cases": None, "tests": None, "rel_tol": None}) == ROW
     both = {"entry_point": "f", "cases": [{**CASES[0], "stdin": None, "stdout": None}]}
-    assert checked(both) == both
+    assert prepared(both) == both
 
 
 def test_a_case_has_tolerances_of_its_own() -> None:
     own = comparison_of({"strict": False, "rel_tol": 0.5}, {"rel_tol": 0.0, "abs_tol": 1})
-    assert own == comparison_of({"strict": False, "abs_tol": 1.0})
+    assert own == comparison_of({"strict": False, "abs_tol": 1.0}, {})
     near = {"args": [1.0], "expected": 1.01}
     loose = {"entry_point": "f", "cases": [{**near, "rel_tol": 0.1}]}
     exact = {"entry_point": "f", "rel_tol": 0.1, "cases": [{**near, "rel_tol": 0.0}]}

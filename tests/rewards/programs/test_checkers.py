@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sandboxkit.integrations.rewards import _author, programs
-from sandboxkit.integrations.rewards._checkers import TaskError
-from sandboxkit.integrations.rewards.programs import Answer, FunctionChecker, HostChecker
+from sandboxkit.integrations.rewards import _checkers, programs
+from sandboxkit.integrations.rewards._checkers import HostChecker, TaskError
+from sandboxkit.integrations.rewards.programs import Answer, FunctionChecker
 from sandboxkit.integrations.rewards.programs._testlib import mark_of
 from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import DATA
@@ -86,7 +86,7 @@ def hostile(_: str, output: str, expected: str) -> float:
 def test_what_breaks_a_function_is_wrong_and_the_next_output_is_checked(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_author, "SECONDS", 1)
+    monkeypatch.setattr(_checkers, "SECONDS", 1)
     checker = FunctionChecker(hostile)
     mark = checker.mark(Answer(b"", output.encode(), b"1"))
     assert (mark.score, "cannot decide" in mark.detail) == (0, True)

@@ -56,9 +56,8 @@ def test_a_broken_checker_is_the_tasks_mistake() -> None:
     assert verdict.reward is None
     assert "the task is at fault: its checker fails for the expected output too" in verdict.detail
     unfinished = {**SUMS, "checker": JudgeProgram("int main( {", language="c")}
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(ConfigurationError, match="does not compile"):
         grade("local", Program("python"), "print(1, 2)", unfinished, needs="c")
-    assert raised.group_contains(ConfigurationError, match="does not compile")
 
 
 @pytest.mark.parametrize(("played", "wall"), [(PLAYED, 60), (SILENT, 4)], ids=["all", "silent"])
@@ -73,6 +72,5 @@ def test_a_missing_interpreter_is_not_the_submissions_fault_in_a_dialogue() -> N
         "absent", source="main.x", run=("no-such-interpreter", "main.x"), packages=("absent-dev",)
     )
     code = PLAYED["searches"]["code"]
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(ConfigurationError, match=r"no no-such-interpreter.*absent-dev"):
         grade("local", Program(absent), code, GAME)
-    assert raised.group_contains(ConfigurationError, match=r"no no-such-interpreter.*absent-dev")

@@ -61,17 +61,15 @@ def test_a_toolchain_that_is_missing_is_no_fault_of_the_submission(provider: str
         "mist", "main.m", ("./m",), ("no-such-compiler", "main.m"), "m", ("mist-dev",)
     )
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(ConfigurationError, match=r"no no-such-compiler.*mist-dev"):
         grade(provider, Program(missing), "1", task)
-    assert raised.group_contains(ConfigurationError, match=r"no no-such-compiler.*mist-dev")
 
 
 def test_a_broken_compiler_is_no_fault_of_the_submission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SAMPLES, "c", "not C, as if a library were missing")
     task = {"cases": [{"stdin": "", "stdout": "1\n"}]}
-    with pytest.raises(BaseExceptionGroup) as raised:
+    with pytest.raises(ConfigurationError, match=r"a sample in c either.*libc6-dev"):
         grade("local", Program("c"), "int main( {", task, needs="c")
-    assert raised.group_contains(ConfigurationError, match=r"a sample in c either.*libc6-dev")
 
 
 def test_status_127_of_a_program_is_its_own(provider: str) -> None:

@@ -36,22 +36,22 @@ def _compressed(value: object) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(json.dumps(value)))).decode()
 
 
-def _polygon(root: Path) -> None:
+def _polygon(root: Path, problem: str = GIVEN["polygon"]) -> None:
     for number, (stdin, stdout) in enumerate(PAIRS, 1):
         (root / "tests").mkdir(exist_ok=True)
         (root / f"tests/{number:02d}").write_text(stdin)
         (root / f"tests/{number:02d}.a").write_text(stdout)
     (root / "files").mkdir()
     (root / "files/check.py").write_text(GIVEN["check"])
-    (root / "problem.xml").write_text(GIVEN["polygon"])
+    (root / "problem.xml").write_text(problem)
 
 
-def _icpc(root: Path) -> None:
+def _icpc(root: Path, settings: str = GIVEN["icpc"]) -> None:
     for folder, (stdin, stdout) in zip(("sample", "secret/group"), PAIRS, strict=True):
         (root / "data" / folder).mkdir(parents=True)
         (root / "data" / folder / "1.in").write_text(stdin)
         (root / "data" / folder / "1.ans").write_text(stdout)
-    (root / "problem.yaml").write_text(GIVEN["icpc"])
+    (root / "problem.yaml").write_text(settings)
 
 
 @pytest.fixture
@@ -121,6 +121,41 @@ def test_a_validator_of_icpcs_own_protocol_is_refused(tmp_path: Path) -> None:
     _icpc(tmp_path)
     (tmp_path / "output_validators").mkdir()
     with pytest.raises(ConfigurationError, match="has an output validator of its own"):
+        load_icpc(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "old", "new", "words"), GIVEN["packages"])
+def test_a_package_that_asks_for_what_is_not_supported_is_refused_by_name(
+    tmp_path: Path, kind: str, old: str, new: str, words: str
+) -> None:
+    write, load = {"polygon": (_polygon, load_polygon), "icpc": (_icpc, load_icpc)}[kind]
+    assert old in GIVEN[kind]
+    write(tmp_path, GIVEN[kind].replace(old, new))
+    with pytest.raises(ConfigurationError, match=words):
+        load(tmp_path)
+
+
+def test_a_program_reads_and_writes_the_files_that_a_problem_names(
+    tmp_path: Path, provider: str
+) -> None:
+    names = 'input-file="in.txt" output-file="out.txt"'
+    _polygon(tmp_path, GIVEN["polygon"].replace("<judging>", f"<judging {names}>"))
+    row = {"public_tests": TESTS, "input_file": "in.txt", "output_file": "out.txt"}
+    tasks = [load_polygon(tmp_path), load_code_contests(row)]
+    right = "open('out.txt', 'w').write(str(2 * int(open('in.txt').read())))"
+    for code, reward in ((right, 1), (DOUBLE, 0)):
+        found = grade_all(
+            provider, Program("python"), [(str(n), code, t) for n, t in enumerate(tasks)]
+        )
+        assert [verdict.reward for verdict in found.values()] == [reward, reward]
+
+
+def test_domjudge_s_time_limit_is_read_and_its_own_validator_refused(tmp_path: Path) -> None:
+    _icpc(tmp_path, "name: Double\n")
+    (tmp_path / "domjudge-problem.ini").write_text("name = 'x'\ntimelimit = '3'\n")
+    assert load_icpc(tmp_path)["time_limit"] == 3
+    (tmp_path / "domjudge-problem.ini").write_text("special_compare='mine'\n")
+    with pytest.raises(ConfigurationError, match="an output validator of its own"):
         load_icpc(tmp_path)
 
 

@@ -126,7 +126,7 @@ def test_a_memory_limit_is_the_tasks_own(provider: str) -> None:
 
 
 def test_appended_tests_are_shared(provider: str) -> None:
-    task = {"tests": "assert double(2) == 4", "trust": "shared"}
+    task = {"tests": "assert double(2) == 4"}
     grader = Program("python")
     verdict = grade(provider, grader, "def double(n): return 2 * n", task)
     assert (verdict.reward, verdict.trust) == (1, "shared")

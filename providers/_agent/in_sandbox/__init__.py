@@ -1,1 +1,0 @@
-"""Programs that an agent runs inside its sandbox."""
