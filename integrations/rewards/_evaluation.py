@@ -31,7 +31,7 @@ from sandboxkit.integrations.rewards._values import ForgedJsonError, Wire, may_e
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed
 
 _LARGE = 64 << 10
-"""Bytes of a value that is compared in a thread, so that the loop goes on meanwhile."""
+"""Bytes from which a value is compared in a thread, or read by the judge alone, so that the loop goes on meanwhile."""
 _MOST_CALLS = 10_000
 _TOKEN_BYTES = 32
 _judges: "weakref.WeakKeyDictionary[Session, asyncio.Semaphore]" = weakref.WeakKeyDictionary()
@@ -177,8 +177,12 @@ async def grade_isolated(
         if isinstance(result, Verdict):
             return result
         seconds += min(result.duration, result.usage.processor_seconds or result.duration)
-        found = answer_of(result)
-        return found if isinstance(found, Verdict) else json.dumps(found).encode()
+        if len(found := result.stdout_bytes.rstrip(b"\n")) <= _LARGE:
+            checked = answer_of(result)
+            return checked if isinstance(checked, Verdict) else json.dumps(checked).encode()
+        if b"\n" in found:
+            return failed("the result is not one JSON value", Outcome.TAMPERED)
+        return found  # the judge parses it, in its own memory and time
 
     async def attempt(sandbox: Sandbox, _: bool) -> Verdict:
         nonlocal count, seconds

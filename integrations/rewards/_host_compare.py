@@ -76,6 +76,10 @@ class HostCompare:
     shared: Literal["refuse", "allow"] = "allow"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.limits, Limits):
+            raise ConfigurationError(
+                f"limits={self.limits!r} is not Limits(...); grade() takes the session"
+            )
         if isinstance(self.ignore, str):
             raise ConfigurationError(f"ignore={self.ignore!r} is a string: give ({self.ignore!r},)")
 

@@ -20,7 +20,7 @@ class Limits:
     """CPU time limit in seconds, summed over all processes and threads of the run. CPU time that
     other programs use does not count. On a backend that does not report usage (`Sandbox.usage` is
     None) the limit applies to each process, rounded up to whole seconds."""
-    output_limit: int = 1024 * 1024
+    output_limit: int = 16 << 20
     """Maximum size of the output, or of the returned value, in bytes. More is not graded."""
     memory_mb: int | None = None
     """Memory limit of the whole sandbox in MiB. Default: the provider's own limit."""

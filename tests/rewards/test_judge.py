@@ -75,6 +75,18 @@ async def test_judges_hold_half_of_a_pool_at_most() -> None:
         assert len(await session.list("count:judges")) <= 2
 
 
+def test_a_judge_reads_values_of_megabytes_which_may_be_forged() -> None:
+    """The host does not parse a large answer: a forged one can only be what a function may return or raise."""
+    task = {"test_list": ["assert len(f(200_000)) == 200_000", "assert sum(f(9)) == 36"]}
+    forge = GIVEN["large"]["forge"]
+    codes = {repr(text): f"TEXT = {text!r}\n{forge}" for text in GIVEN["large"]["answers"]}
+    submissions = {**codes, "honest": "def f(n): return list(range(n))"}
+    verdicts = grade_all(
+        "local", GRADER, [(name, code, task) for name, code in submissions.items()]
+    )
+    assert all(each.score == (name == "honest") for name, each in verdicts.items()), verdicts
+
+
 def test_partial_scores_count_what_a_judge_runs() -> None:
     code = "def f(x): return x if x < 3 else 0"
     lines = [f"assert f({n}) > {n - 1}" for n in range(1, 5)] + ["assert f(1) == 1"]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards import Limits
+from sandboxkit.integrations.rewards import HostCompare, Limits
 from tests.data_here import beside
 
 IMPOSSIBLE = beside(__file__, "data/limits.json")["impossible"]
@@ -16,6 +16,12 @@ def test_impossible_limits_are_named(options: dict[str, Any], says: str) -> None
     with pytest.raises(ConfigurationError) as raised:
         Limits(**options)
     assert says in str(raised.value)
+
+
+def test_a_grader_takes_its_limits_and_not_a_session() -> None:
+    given: Any = "local"
+    with pytest.raises(ConfigurationError, match="grade\\(\\) takes the session"):
+        HostCompare(given)
 
 
 def test_the_wall_bound_is_generous_and_within_the_deadline() -> None:

@@ -41,7 +41,8 @@ class TooDeep:
 def opaque(value: Any, depth: int) -> list[Any]:
     """Encode a value that is not plain data as the name of its type."""
     kind = type(value)
-    return ["opaque", f"{kind.__module__}.{kind.__qualname__}"[:200]]
+    deep = f"value inside {MAX_DEPTH} others"
+    return ["opaque", deep if kind is TooDeep else f"{kind.__module__}.{kind.__qualname__}"[:200]]
 
 
 def encode(value: Any, other: Other = opaque, depth: int = 0) -> Any:
