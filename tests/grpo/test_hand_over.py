@@ -15,18 +15,19 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from sandboxkit.integrations.grpo import hand_over
+from sandboxkit import ConfigurationError
+from sandboxkit.integrations.grpo import hand_over, lora
 from sandboxkit.integrations.grpo.config import Config, Data, EngineConfig, Model
 from sandboxkit.integrations.grpo.engines import EngineError, SampleRequest
 from sandboxkit.integrations.grpo.engines.hf import HFEngine
 from sandboxkit.integrations.grpo.hand_over import fixed_tokens, handed, refuse_difference
-from sandboxkit.integrations.grpo.model import load
+from sandboxkit.integrations.grpo.model import Sequences, load, logp_of
 from sandboxkit.integrations.grpo.training import TrainingSample, score
 from tests.grpo.tiny import MODELS, VOCABULARY, ask, changed, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many kinds
 
-DENSE = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "starcoder2")
+DENSE = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "starcoder2")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "ernie4_5_moe")
 PROMPT = (5, 6, 7, 8)
 
@@ -53,6 +54,27 @@ def test_weights_have_the_names_of_the_models_files(folder: Path) -> None:
         assert found.keys() - written.keys() <= {"lm_head.weight"}
         for name, value in written.items():
             assert torch.equal(found[name], value), name
+
+
+def test_adapters_of_every_layer_are_merged_into_it(folder: Path) -> None:
+    model, plain = load(str(folder)), load(str(folder))
+    lora.add(model, 4, 8.0, (), seed=0)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "lora_B" in name:
+                value.normal_(0, 0.1)
+    weights = dict(lora.merged(model, model.state_dict().items()))
+    assert weights.keys() == plain.state_dict().keys()
+    row = Sequences([list(range(3, 20))], [4])
+    before, trained = logp_of(plain, row)[0], logp_of(model, row)[0]
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(logp_of(plain, row)[0], trained, atol=1e-5, rtol=0)
+    assert (before - trained).abs().max() > 1e-3
+
+
+def test_adapters_that_cannot_be_merged_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"embed_tokens.* cannot be merged"):
+        lora.add(load(save_model(tmp_path)), 4, 8.0, ["embed_tokens"], seed=0)
 
 
 @contextlib.contextmanager
