@@ -23,6 +23,7 @@ RULES: Mapping[str, Callable[[Any], bool]] = {
     "1 or more": lambda value: value >= 1,
     "2 or more": lambda value: value >= 2,
     "a number above 0": lambda value: value > 0,
+    "a number above 1": lambda value: value > 1,
     "a share from 0 to 1": lambda value: 0 <= value <= 1,
     "a share above 0, up to 1": lambda value: 0 < value <= 1,
     "two numbers from 0 to below 1": lambda value: (

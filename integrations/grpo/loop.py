@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from sandboxkit.errors import SandboxError
@@ -80,6 +80,8 @@ class Loop:
         self._position = first.sampling.position if first else 0
         self._rows = first.sampling.digest if first else ""
         self._skipped = 0
+        # A sharded model computes in the type of its policy, whoever else has made a process group.
+        self._autocast = config.model.bf16 and not isinstance(learner.model, FSDPModule)
         self._objective = config.objective.under(
             off_policy=config.off_policy, updates=config.updates
         )
@@ -186,7 +188,7 @@ class Loop:
                 temperature=config.rollout.temperature,
                 reference=learner.reference,
                 off_policy=config.off_policy,
-                autocast=config.model.bf16 and not dist.is_initialized(),
+                autocast=self._autocast,
             )
             reports.append(report)
             self._skipped = self._skipped + 1 if report.skipped else 0
@@ -216,7 +218,7 @@ class Loop:
             samples,
             max_tokens_per_row=config.optimizer.max_tokens_per_row,
             temperature=temperature,
-            autocast=config.model.bf16 and not dist.is_initialized(),
+            autocast=self._autocast,
         )
 
     def _evaluate_if_due(self) -> None:

@@ -7,7 +7,8 @@ completion (sampler) and under a reference (ref), the loss is
     L = sum over tokens  ( -w_it J_it + beta k3_it )  / D
 
     r_it  = exp(logp_it - old_it)
-    J_it  = min(r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i)       all but cispo and gspo
+    J_it  = min(r_it A_i, clip(r_it, 1 - clip_low, 1 + clip_high) A_i)       all but cispo
+    J_it  = max(J_it, dual_clip A_i) where A_i < 0                           dual clip, arXiv:1912.09729
     k3_it = exp(ref_it - logp_it) - (ref_it - logp_it) - 1                   Schulman's estimator
 
 | loss | what differs | D, the denominator | paper |
@@ -68,7 +69,10 @@ __all__ = [
 LossKind = Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "gspo"]
 Weighting = Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
-_CLIP_LOW, _CLIP_HIGH = 0.2, 0.28
+_CLIPS = {"gspo": (3e-4, 4e-4), "cispo": (0.2, 4.0)}
+"""The default clip_low and clip_high of a loss: those of GSPO's paper, and of ScaleRL (arXiv:2510.13786)."""
+_MOST = 20.0
+"""The logarithm of the largest ratio: e^89 would be infinite, and the gradient of a clipped one not a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,12 @@ class Objective:
     """The choice of loss, and its constants."""
 
     loss: LossKind = "dapo"
-    clip_low: Annotated[float, "a share above 0, up to 1"] = _CLIP_LOW
-    clip_high: Annotated[float, "a number above 0"] = _CLIP_HIGH
+    clip_low: Annotated[float | None, "a share above 0, up to 1"] = None
+    """None: 0.2; gspo 3e-4."""
+    clip_high: Annotated[float | None, "a number above 0"] = None
+    """None: 0.28; gspo 4e-4; cispo 4."""
+    dual_clip: Annotated[float | None, "a number above 1"] = 3.0
+    """Bounds the loss of a token with a negative advantage that the policy now prefers; None: no bound."""
     beta: Annotated[float, "0 or more"] = 0.0
     """Weight of the KL term. With 0 no reference model is needed."""
     weighting: Weighting | None = None
@@ -108,6 +116,15 @@ class Objective:
         if self.loss == "dr_grpo" and not self.max_completion_tokens:
             raise ConfigurationError("loss='dr_grpo' divides by max_completion_tokens: set it")
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The ratio's lower and upper bound."""
+        low, high = _CLIPS.get(self.loss, (0.2, 0.28))
+        return (
+            1 - (low if self.clip_low is None else self.clip_low),
+            1 + (high if self.clip_high is None else self.clip_high),
+        )
+
     def under(self, *, off_policy: bool, updates: bool = False) -> "Objective":
         """Return the objective with its default weighting filled in.
 
@@ -115,11 +132,8 @@ class Objective:
         ConfigurationError for a setting that has no effect or would count rho twice.
         """
         if not off_policy and not updates:
-            clips = (
-                ("clip_low", self.clip_low, _CLIP_LOW),
-                ("clip_high", self.clip_high, _CLIP_HIGH),
-            )
-            idle = [f"{name}={value!r}" for name, value, default in clips if value != default]
+            clips = {"clip_low": self.clip_low, "clip_high": self.clip_high}
+            idle = [f"{name}={value!r}" for name, value in clips.items() if value is not None]
             if self.loss in ("cispo", "gspo"):
                 idle.append(f"loss={self.loss!r}")
             if idle:
@@ -238,14 +252,18 @@ def _surrogate(objective: Objective, tokens: Tokens) -> tuple[torch.Tensor, torc
     if objective.loss == "gspo":
         lengths = tokens.per_sequence(tokens.mask).clamp(min=1)
         difference = (tokens.per_sequence(difference * tokens.mask) / lengths)[tokens.sequence]
-    ratio = difference.exp()
-    high = 1 + objective.clip_high
+    ratio = difference.clamp(max=_MOST).exp()
+    low, high = objective.bounds
     if objective.loss == "cispo":
         capped = ratio.detach().clamp(max=high)
         return capped * advantages * tokens.logp, (ratio > high) & (advantages > 0)
-    low = 1 - objective.clip_low
     surrogate = torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
-    return surrogate, (ratio < low) & (advantages < 0) | (ratio > high) & (advantages > 0)
+    clipped = (ratio < low) & (advantages < 0) | (ratio > high) & (advantages > 0)
+    if objective.dual_clip is not None:
+        beyond = (ratio > objective.dual_clip) & (advantages < 0)
+        surrogate = torch.where(beyond, objective.dual_clip * advantages, surrogate)
+        clipped = clipped | beyond
+    return surrogate, clipped
 
 
 def _shares(objective: Objective, tokens: Tokens, totals: Totals) -> torch.Tensor | float:

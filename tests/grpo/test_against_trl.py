@@ -88,7 +88,16 @@ CASES: dict[str, tuple[Objective, dict[str, Any]]] = {
     "dr_grpo": (Objective("dr_grpo", max_completion_tokens=LENGTH), {}),
     # TRL's bound is the ratio itself, ours what it may be above 1.
     "cispo": (Objective("cispo", clip_high=0.3), {"epsilon_high": 1.3}),
-    "gspo": (Objective("gspo"), {"loss_type": "grpo", "importance_sampling_level": "sequence"}),
+    "gspo": (
+        Objective("gspo"),
+        {
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 3e-4,
+            "epsilon_high": 4e-4,
+        },
+    ),
+    "dual_clip": (Objective("dapo", dual_clip=1.4), {"delta": 1.4}),
 }
 
 

@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.integrations._training import records
@@ -230,6 +231,33 @@ def at(monkeypatch: pytest.MonkeyPatch, **does: Callable[[], object]) -> None:
         return train_step(*args, **options)
 
     monkeypatch.setattr("sandboxkit.integrations.grpo.loop.train_step", counted)
+
+
+def test_bf16_computes_in_it_whoever_makes_a_process_group(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM makes one in the trainer's process, after the model has been loaded."""
+    made, types = HFEngine.update_weights, set[torch.dtype]()
+
+    def grouped(*args: Any) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        made(*args)
+
+    def noted(model: PreTrainedModel, *args: Any, **options: Any) -> StepReport:
+        head = model.get_output_embeddings()
+        note = head.register_forward_hook(lambda *given: types.add(given[-1].dtype))
+        report = train_step(model, *args, **options)
+        note.remove()
+        return report
+
+    monkeypatch.setattr(HFEngine, "update_weights", grouped)
+    monkeypatch.setattr("sandboxkit.integrations.grpo.loop.train_step", noted)
+    try:
+        assert train(config(toy, tmp_path, "model.bf16=true", "run.steps=2")) == 0
+    finally:
+        dist.destroy_process_group()
+    assert types == {torch.bfloat16}
 
 
 @needs_small_disk
