@@ -24,13 +24,13 @@ from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, shares
 from sandboxkit.integrations.grpo.ranks import on_first, rank_count
 
-__all__ = ["Sequences", "load", "logp_of", "sharded"]
+__all__ = ["Sequences", "load", "logp_of", "packs", "sharded"]
 
 _LEAKING = ("doge", "lfm2")
 """Model types whose layers carry state along the row, or select what to attend to from the whole row, and
-whose configuration does not say so: one packed sequence would leak into the next."""
+whose configuration does not say so: one sequence of a row would leak into the next."""
 _KEPT_APART = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types that do not leak between packed sequences."""
+"""Layer types that do not leak between the sequences of a row."""
 
 _PIECE = 512
 """Number of tokens for which the float32 log-probabilities of the whole vocabulary are held at a time."""
@@ -49,39 +49,35 @@ def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreT
     """Load a causal language model from a folder or a hub, on the CPU, in training mode and without dropout.
 
     The weights are float32; mixed precision casts them when computing. With `empty` the model is on
-    the meta device, without weights. Raises ConfigurationError if the model cannot be loaded, or if
-    its family cannot be packed. Also turns off transformers' progress bars.
+    the meta device, without weights. Raises ConfigurationError if the model cannot be loaded. Also turns off
+    transformers' progress bars.
     """
     model: PreTrainedModel
     logging.disable_progress_bar()
     kept = {"dtype": torch.float32, "attn_implementation": "sdpa"}
     try:
-        config = AutoConfig.from_pretrained(name)
-        if _leaks(config):
-            raise ConfigurationError(
-                f"model {name!r} is a {config.model_type}: its layers would leak one packed "
-                "sequence into the next; use a model with attention only"
-            )
         if empty:
+            config = AutoConfig.from_pretrained(name)
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(config, **kept)
         else:
             model = AutoModelForCausalLM.from_pretrained(name, **kept)
     except (OSError, ValueError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
         raise ConfigurationError(f"model {name!r} cannot be loaded: {error}") from error
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     _without_dropout(model)
-    keep_apart(model)
+    if packs(model):
+        keep_apart(model)
     return model.train()
 
 
-def _leaks(config: PreTrainedConfig) -> bool:
+def packs(model: PreTrainedModel) -> bool:
+    """Whether a row may have several sequences: no layer carries anything from one to the next."""
+    config: PreTrainedConfig = model.config
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     stateful = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "_is_stateful", False)
-    return config.model_type in _LEAKING or stateful or not kinds <= _KEPT_APART
+    return not (config.model_type in _LEAKING or stateful or not kinds <= _KEPT_APART)
 
 
 def _without_dropout(model: PreTrainedModel) -> None:
@@ -146,8 +142,9 @@ def logp_of(
     have no gradient. A prompt shared by adjacent sequences is computed once if the model's attention
     allows it. Logits are computed only at positions that predict a completion token. They are
     processed in pieces and recomputed in the backward pass, since the log-probabilities of a large
-    vocabulary would need more memory than everything else.
+    vocabulary would need more memory than everything else. A model that does not pack gets one sequence.
     """
+    assert packs(model) or len(row.ids) == 1
     flat, positions, predicting, trees = list[int](), list[int](), list[int](), list[Tree]()
     share = shares(model, max(map(len, row.ids)))
     numbers = range(len(row.ids))
@@ -172,7 +169,9 @@ def logp_of(
     targets = torch.tensor(chosen, device=model.device)
     output = model(
         input_ids=torch.tensor([flat], device=model.device),
-        position_ids=torch.tensor([positions], device=model.device),
+        **(
+            {"position_ids": torch.tensor([positions], device=model.device)} if packs(model) else {}
+        ),
         use_cache=False,
         logits_to_keep=torch.tensor(predicting, device=model.device),
         **apart(model, trees),

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
 from sandboxkit.integrations.grpo.attention import shares
-from sandboxkit.integrations.grpo.model import Sequences, logp_of
+from sandboxkit.integrations.grpo.model import Sequences, logp_of, packs
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
 from sandboxkit.integrations.grpo.packing import alike, pack, spread
 from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
@@ -171,6 +171,8 @@ def _rows(
     """Return the packed rows of each rank, as indices of `different`."""
     ranks = rank_count()
     lengths = [len(equal[0]) for equal in different]
+    if not packs(model):
+        return [[[index] for index in mine] for mine in spread(lengths, ranks)]
     units, costs = [[index] for index in range(len(different))], lengths
     if shares(model, max(lengths, default=0)):
         # With several ranks, units must be small enough to balance the load.

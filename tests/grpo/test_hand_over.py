@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own, of many 
 
 DENSE = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "olmo2", "starcoder2")
 EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "ernie4_5_moe")
+HYBRIDS = ("qwen3_5_text", "qwen3_next", "lfm2")
 PROMPT = (5, 6, 7, 8)
 
 
-@pytest.fixture(params=(*DENSE, *EXPERTS))
+@pytest.fixture(params=(*DENSE, *EXPERTS, *HYBRIDS))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    shape = MODELS["family"] | (MODELS["experts"] if request.param in EXPERTS else {})
+    shape = dict(MODELS["family"])
+    for name, families in (("experts", (*EXPERTS, "qwen3_next")), ("hybrid", HYBRIDS)):
+        shape |= MODELS[name] if request.param in families else {}
     settings = AutoConfig.for_model(request.param, bos_token_id=None, **shape)
     AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
     return tmp_path
@@ -78,7 +81,9 @@ def test_adapters_that_cannot_be_merged_are_refused(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def checks(folder: Path, trained: Any) -> Iterator[Any]:
+def checks(
+    folder: Path, trained: Any, prompts: Sequence[tuple[int, ...]] = (PROMPT,) * 4
+) -> Iterator[Any]:
     """An engine, and a function that refuses its log-probabilities where they are not the trained's.
 
     They are those of completions that it samples, or of given tokens.
@@ -89,8 +94,9 @@ def checks(folder: Path, trained: Any) -> Iterator[Any]:
         if fixed:
             made = [(fixed[:1], fixed[1:], asyncio.run(engine.score(fixed)))]
         else:
-            done = ask(engine, *(SampleRequest(PROMPT, 16, 1.0, seed) for seed in range(4)))
-            made = [(PROMPT, each.ids, each.logp) for each in done]
+            requests = [SampleRequest(ids, 16, 1.0, seed) for seed, ids in enumerate(prompts)]
+            done = zip(prompts, ask(engine, *requests), strict=True)
+            made = [(ids, each.ids, each.logp) for ids, each in done]
         samples = [TrainingSample(p, ids, (True,) * len(ids), logp, 0.0) for p, ids, logp in made]
         own = score(trained, samples, max_tokens_per_row=64)
         refuse_difference(samples, own, version, config(folder, EngineConfig()))
@@ -103,7 +109,7 @@ def checks(folder: Path, trained: Any) -> Iterator[Any]:
 
 def test_after_a_hand_over_both_sides_compute_the_same(folder: Path) -> None:
     trained = changed(folder, 1, 0.2)
-    with checks(folder, trained) as (engine, check):
+    with checks(folder, trained, [PROMPT[:n] for n in (4, 1, 3, 2)]) as (engine, check):
         with pytest.raises(EngineError, match=r"step 0, .* by the engine and of .* by the trainer"):
             check(0)
         engine.update_weights(handed(trained, config(folder, EngineConfig())), 1)

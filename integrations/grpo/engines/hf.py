@@ -20,6 +20,7 @@ from sandboxkit.integrations.grpo.engines import (
     SampleRequest,
     Weights,
 )
+from sandboxkit.integrations.grpo.model import packs
 
 __all__ = ["HFEngine"]
 
@@ -125,7 +126,8 @@ class HFEngine(Engine):
         tokens_BT = torch.zeros(len(requests), steps, dtype=torch.long, device=device)
         logp_BT = torch.zeros(len(requests), steps, device=device)
         inputs, mask = (each.to(device) for each in _left_padded(list(prompts)))
-        cache = DynamicCache()
+        # Layers with a state need a cache of another kind, which the configuration names.
+        cache = DynamicCache() if packs(self._model) else DynamicCache(config=self._model.config)
         version = self._version
         going_G = torch.arange(len(requests), device=device)
         # The index of each active request's prefix.
@@ -161,7 +163,7 @@ class HFEngine(Engine):
             next_U, now_G = torch.unique(from_G * size + token_G, return_inverse=True)
             before_U, from_G = next_U // size, now_G
             if before_U.tolist() != list(range(len(mask))):
-                cache.batch_select_indices(before_U)
+                cache.reorder_cache(before_U)
                 mask = mask[before_U]
             inputs = (next_U % size)[:, None]
             mask = torch.cat([mask, torch.ones_like(inputs)], 1)
