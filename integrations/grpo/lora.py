@@ -99,5 +99,5 @@ def _product(part: nn.Module, down: torch.Tensor, up: torch.Tensor) -> torch.Ten
         factor = nn.Linear(1, 1, bias=False, device="meta")
         factor.weight = nn.Parameter(value, requires_grad=False)
         setattr(whole, name, nn.ModuleDict({"default": factor}))
-    product: torch.Tensor = whole.get_delta_weight("default")  # type: ignore[operator]
+    product: torch.Tensor = whole.get_delta_weight("default")
     return product
