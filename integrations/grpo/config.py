@@ -33,6 +33,8 @@ class Run:
     """Steps between passes over the held-out rows; 0: only before the first and after the last step."""
     evaluate_samples: Annotated[int, "0 or more", MAY_CHANGE] = 1
     """Completions of each held-out row at `rollout.temperature`; 0: one, of the likeliest tokens (greedy)."""
+    show_every: Annotated[int, "0 or more", MAY_CHANGE] = 0
+    """Steps between two of which a rollout is printed, from the first on; 0: none."""
     timeout: Annotated[float, "a number above 0", MAY_CHANGE] = 1800.0
     """Time limit in seconds for a step's rollouts, and for waiting for other ranks."""
     device: Annotated[Literal["cpu", "cuda"], MAY_CHANGE] = "cpu"

@@ -1,39 +1,35 @@
 """The console output of a run, and the files in its folder: metrics, rollouts and a plot."""
 
 import dataclasses
+import datetime
 import hashlib
+import itertools
 import math
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations._training import plot, records
+from sandboxkit.integrations._training import plot, records, show
 from sandboxkit.integrations._training.atomic_write import atomic_write
 from sandboxkit.integrations.grpo.config import Config
 from sandboxkit.integrations.grpo.output import say
 
 __all__ = ["Console"]
 
-_SHOWN = (
-    ("reward", "reward {:.3f}"),
-    ("pass_rate", "pass {:.0%}"),
-    ("tokens_per_second", "{:.0f} tok/s"),
-    ("wait_seconds", "wait {:.2f}s"),
-    ("train_seconds", "train {:.2f}s"),
-    ("weights_seconds", "weights {:.2f}s"),
-    ("sandbox_wait_share", "for sandboxes {:.0%}"),
-    ("staleness", "stale {:.1f}"),
-    ("clip_fraction", "clip {:.1%}"),
-    ("truncated", "cut off {:.0%}"),
-    ("off_policy", "dlogp {:.1e}"),
-    ("infra_failed_rate", "infra {:.1%}"),
-    ("sandbox_p50", "sandbox p50 {:.2f}s"),
-    ("sandbox_p99", "p99 {:.2f}s"),
+_UNUSUAL = (
+    ("infra_failed_rate", "infra {:.0%}", 0.005),
+    ("truncated", "cut off {:.0%}", 0.095),
+    ("skipped", "not finite", 0.0),
 )
+"""What a line shows beyond the usual if it is more than a number."""
+_RECENT = 10
+"""The number of last steps of which a line gives the mean time."""
+_SAMPLE_LINES, _COLUMNS = 12, 76
 
 
 class Console:
@@ -50,10 +46,14 @@ class Console:
         self._config, self._wandb = config, None
         self._metrics = self._run / "metrics.jsonl"
         self._unwritten: list[Mapping[str, float]] = []
+        self._best = -math.inf
+        self._ends = deque([self._begun], maxlen=_RECENT + 1)
         try:
             with atomic_write(self._run / "config.json") as new:
                 new.write_text(config.to_json())
             records.cut(self._run, first)
+            rows = [row["reward"] for row in plot.rows(self._metrics) if "reward" in row]
+            self._best = max((each for each in rows if each is not None), default=self._best)
         except OSError as error:
             raise ConfigurationError(
                 f"run.folder={str(self._run)!r} cannot be written: {error}"
@@ -74,21 +74,42 @@ class Console:
             self._wandb.finish()
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """Record and show the metrics of a step."""
+        """Record the metrics of a step, and show the most important of them, in 80 columns."""
         self._record(metrics)
-        shown = "  ".join(
+        step, steps, reward = int(metrics["step"]), self._config.run.steps, metrics["reward"]
+        self._best = reward if reward > self._best else self._best  # it may be no number
+        self._ends.append(time.monotonic())
+        each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        left = datetime.timedelta(seconds=round(each * (steps - step)))
+        best = f"best {self._best:.3f}" if math.isfinite(self._best) else ""
+        speed = f"{metrics['tokens_per_second']:.0f} tok/s  {each:.1f} s/step  {left} left"
+        unusual = [
             form.format(metrics[name])
-            for name, form in _SHOWN
-            if name in metrics and not math.isnan(metrics[name])
-        )
-        say(sys.stdout, f"step {metrics['step']:.0f} of {self._config.run.steps}  {shown}")
+            for name, form, usual in _UNUSUAL
+            if metrics.get(name, 0.0) > usual
+        ]
+        parts = [f"step {step}/{steps}", f"reward {reward:.3f}", best, speed, *unusual]
+        say(sys.stdout, "  ".join(filter(None, parts)))
 
     def rollouts(self, step: int, rows: Iterable[dict[str, Any]]) -> None:  # Any: JSON
-        """Write the rollouts of a step, as `rollout.record` makes them. A failed write is only noted."""
+        """Write the rollouts of a step, as `rollout.record` makes them. A failed write is only noted.
+
+        Every `run.show_every` steps one of them is shown.
+        """
+        every, rows = self._config.run.show_every, iter(rows)
+        if every and (step - 1) % every == 0 and (shown := next(rows, None)) is not None:
+            self._show(step, shown)
+            rows = itertools.chain([shown], rows)
         try:
             records.write(self._run, step, ({"step": step, **row} for row in rows))
         except OSError as error:
             self.note(f"the rollouts of step {step} cannot be written: {error}")
+
+    def _show(self, step: int, row: dict[str, Any]) -> None:  # Any: JSON
+        text = "\n".join(turn["text"] for turn in row["turns"]).strip()
+        lines = [show.safe(line)[:_COLUMNS] for line in text.split("\n")[:_SAMPLE_LINES]]
+        say(sys.stdout, f"a rollout of step {step}: {row['outcome']}, reward {row['reward']}")
+        say(sys.stdout, "\n".join(f"  | {line}" for line in lines))
 
     def note(self, text: str) -> None:
         """Show a warning about a failure that does not end the run."""

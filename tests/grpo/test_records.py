@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import math
 import os
 import signal
 import subprocess
@@ -136,6 +137,35 @@ def test_what_is_kept_of_a_rollout_is_bounded_and_says_what_was_cut() -> None:
     assert kept["cut"][:3] == ["prompt", "turns.0", "calls.0.answer"]
     assert kept["cut"][-1] == "calls"
     assert len(kept["calls"]) == 500
+
+
+def test_a_step_is_a_line_of_80_columns_and_a_rollout_is_shown_every_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = [f"run.folder={tmp_path}", "model.name=m", "data.train=t"]
+    settings = read(None, [*folder, "run.steps=900", "run.show_every=2"])
+    made = Rollout(Row(0, (1,), "", "", {}), [5], [True], [0.0])
+    for begins, rewards in ((0, (0.25, 0.5, 0.375)), (3, (0.125,))):
+        console = Console(settings, begins)
+        for step, reward in enumerate(rewards, begins + 1):
+            console.rollouts(step, [record(0, 0, made, lambda _: "\x1b[2J" + "x" * 99)])
+            console.step({"step": step, "reward": reward, "tokens_per_second": 12345.6})
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 or line.startswith(str(tmp_path)) for line in lines), lines
+    shown = [line for line in lines if line.startswith("a rollout of step")]
+    assert shown == [f"a rollout of step {step}: infra_error, reward None" for step in (1, 3)]
+    assert lines.count("  | " + ("\\x1b[2J" + "x" * 99)[:76]) == 2
+    best = [line.split("  ")[1:4] for line in lines if line.startswith("step ")]
+    assert best == [
+        ["reward 0.250", "best 0.250", "12346 tok/s"],
+        ["reward 0.500", "best 0.500", "12346 tok/s"],
+        ["reward 0.375", "best 0.500", "12346 tok/s"],
+        ["reward 0.125", "best 0.500", "12346 tok/s"],
+    ]
+    assert len(list(records.read(tmp_path, 3))) == 1
+    odd = {"infra_failed_rate": 0.5, "truncated": 0.2, "skipped": 1.0}
+    console.step({"step": 5, "reward": math.nan, "tokens_per_second": 1.0, **odd})
+    assert "left  infra 50%  cut off 20%  not finite" in capsys.readouterr().out
 
 
 def test_a_disk_without_room_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers.utils import logging
 
 from toys.fit import fit
 
@@ -105,6 +106,7 @@ def write(folder: Path, *, right: float = 0.3, singles_only: bool = False) -> No
 
     `right` is that of `warm_model`. With `singles_only` train has only the single steps.
     """
+    logging.disable_progress_bar()
     warm_model(right).save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
     train, held_out = splits()
