@@ -6,20 +6,30 @@ to the stem and to itself. Stems of similar length, and branches of similar leng
 """
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from sandboxkit.errors import ConfigurationError
-
-__all__ = ["Tree", "apart", "keep_apart", "shares"]
+__all__ = ["Tree", "apart", "keep_apart", "longest_packed", "shares"]
 
 _NAME, _ASKED = "sandboxkit_packed", "sandboxkit_asked"
+_STATEFUL = ("doge", "lfm2")
+"""Model types whose layers carry a state along the row, or select what to attend to from the whole row, and
+whose configuration does not say so."""
+_ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Layer types without a state."""
 _MOST_PADDED = 1.5
 """Maximum ratio of computed pairs of tokens, with padding, to needed pairs when parts are batched."""
 
@@ -30,11 +40,6 @@ class Tree:
 
     stem: int
     branches: tuple[int, ...] = ()
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the longest sequence."""
-        return self.stem + max(self.branches, default=0)
 
 
 _Span = tuple[range, range]
@@ -62,21 +67,26 @@ class _Packed:
     parts: list[_PaddedSpans]
     places_T: torch.Tensor
     """Index of each token of the row in the concatenated, flattened parts."""
-    longest: int
-    branches: bool
 
 
 def keep_apart(model: PreTrainedModel) -> None:
     """Install this attention in a model; it acts when the call has the keywords of `apart(...)`.
 
-    Leaves the model unchanged if its layers do not receive the keywords or need their own mask.
+    Leaves the model unchanged if a layer carries a state along the row, does not receive the keywords, needs its
+    own mask, or has other attention than torch's.
     """
     forward = inspect.signature(model.forward).parameters.values()
     takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in forward)
-    if takes_more and model._supports_attention_backend:
-        before = model.config._attn_implementation
+    before = model.config._attn_implementation
+    if takes_more and before == "sdpa" and not _carries_state(model.config):
         model.set_attn_implementation(_ASKED)
         model.set_attn_implementation(_NAME if _passes_keywords_on(model) else before)
+
+
+def _carries_state(config: PreTrainedConfig) -> bool:
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    stateful = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "_is_stateful", False)
+    return config.model_type in _STATEFUL or stateful or not kinds <= _ATTENTION
 
 
 def _passes_keywords_on(model: PreTrainedModel) -> bool:
@@ -96,19 +106,26 @@ def _passes_keywords_on(model: PreTrainedModel) -> bool:
     return False
 
 
-def shares(model: PreTrainedModel, longest: int) -> bool:
-    """Whether sequences of up to `longest` tokens may share stems: every layer attends to all earlier tokens."""
+def longest_packed(model: PreTrainedModel) -> float:
+    """Return the length in tokens up to which sequences may share a row; 0: each has a row of its own.
+
+    A layer with a window or with chunks computes longer ones with a mask of its own, which may not know of others.
+    """
+    if model.config._attn_implementation != _NAME:
+        return 0
     config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None)
-    within = window is None or longest <= window
-    chunked = getattr(config, "attention_chunk_size", None) is not None
-    return model.config._attn_implementation == _NAME and within and not chunked
+    limits = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return min(filter(None, limits), default=math.inf)
+
+
+def shares(model: PreTrainedModel, longest: int) -> bool:
+    """Whether sequences of up to `longest` tokens may share stems."""
+    return longest <= longest_packed(model)
 
 
 def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # Any: the layers' own
     """Return the keywords for a call of the model with one row of these trees."""
-    alone = len(trees) == 1 and not trees[0].branches
-    if alone or model.config._attn_implementation != _NAME:
+    if len(trees) == 1 and not trees[0].branches:
         return {}
     stems, branches, end = list[_Span](), list[_Span](), 0
     for tree in trees:
@@ -129,8 +146,7 @@ def apart(model: PreTrainedModel, trees: Sequence[Tree]) -> dict[str, Any]:  # A
         parts.append(_PaddedSpans(own_NL, before_NS, seen_NLK[:, None] if before[0] else None))
     places = torch.empty(end + 1, dtype=torch.long)
     places[torch.tensor(order)] = torch.arange(len(order))
-    longest = max(tree.longest for tree in trees)
-    return {"packed": _Packed(parts, places[:end].to(model.device), longest, bool(branches))}
+    return {"packed": _Packed(parts, places[:end].to(model.device))}
 
 
 def _padded(spans: Sequence[range], end: int) -> torch.Tensor:
@@ -174,18 +190,7 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Compute attention with H query heads and G key groups; return [B, T, H, D]."""
     row = query_BHTD, key_BGTD, value_BGTD
-    window = more.get("sliding_window")
-    whole = (
-        packed is None
-        or (window is not None and packed.longest > window)
-        or more.get("position_bias") is not None
-        or getattr(getattr(module, "config", None), "attention_chunk_size", None) is not None
-    )
-    if whole or packed is None:
-        if packed is not None and packed.branches:
-            raise ConfigurationError(
-                f"{type(module).__name__} cannot share prompts between sequences: use another model"
-            )
+    if packed is None:
         mixed, _ = sdpa_attention_forward(module, *row, attention_mask, **more)
         return mixed, None
     more |= {"is_causal": True}
@@ -207,9 +212,16 @@ class _Asked(Exception):
 
 # Any: the arguments of _attend.
 def _ask(
-    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, packed: Any = None, **_: Any
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    packed: Any = None,
+    position_bias: Any = None,
+    **_: Any,
 ) -> NoReturn:
-    raise _Asked(packed is not None and attention_mask is None)
+    raise _Asked(packed is not None and attention_mask is None and position_bias is None)
 
 
 AttentionInterface.register(_NAME, _attend)

@@ -11,26 +11,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, shares
+from sandboxkit.integrations.grpo.attention import Tree, apart, keep_apart, longest_packed, shares
 from sandboxkit.integrations.grpo.ranks import on_first, rank_count
 
-__all__ = ["Sequences", "load", "logp_of", "packs", "sharded"]
-
-_LEAKING = ("doge", "lfm2")
-"""Model types whose layers carry state along the row, or select what to attend to from the whole row, and
-whose configuration does not say so: one sequence of a row would leak into the next."""
-_KEPT_APART = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types that do not leak between the sequences of a row."""
+__all__ = ["Sequences", "load", "logp_of", "sharded"]
 
 _PIECE = 512
 """Number of tokens for which the float32 log-probabilities of the whole vocabulary are held at a time."""
@@ -54,7 +42,7 @@ def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreT
     """
     model: PreTrainedModel
     logging.disable_progress_bar()
-    kept = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    kept = {"dtype": torch.float32}
     try:
         if empty:
             config = AutoConfig.from_pretrained(name)
@@ -67,17 +55,8 @@ def load(name: str, *, checkpointing: bool = False, empty: bool = False) -> PreT
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     _without_dropout(model)
-    if packs(model):
-        keep_apart(model)
+    keep_apart(model)
     return model.train()
-
-
-def packs(model: PreTrainedModel) -> bool:
-    """Whether a row may have several sequences: no layer carries anything from one to the next."""
-    config: PreTrainedConfig = model.config
-    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    stateful = getattr(MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None), "_is_stateful", False)
-    return not (config.model_type in _LEAKING or stateful or not kinds <= _KEPT_APART)
 
 
 def _without_dropout(model: PreTrainedModel) -> None:
@@ -142,9 +121,9 @@ def logp_of(
     have no gradient. A prompt shared by adjacent sequences is computed once if the model's attention
     allows it. Logits are computed only at positions that predict a completion token. They are
     processed in pieces and recomputed in the backward pass, since the log-probabilities of a large
-    vocabulary would need more memory than everything else. A model that does not pack gets one sequence.
+    vocabulary would need more memory than everything else. Several sequences are not longer than `longest_packed`.
     """
-    assert packs(model) or len(row.ids) == 1
+    assert len(row.ids) == 1 or max(map(len, row.ids)) <= longest_packed(model)
     flat, positions, predicting, trees = list[int](), list[int](), list[int](), list[Tree]()
     share = shares(model, max(map(len, row.ids)))
     numbers = range(len(row.ids))
@@ -167,14 +146,14 @@ def logp_of(
         token for ids, start in zip(row.ids, row.starts, strict=True) for token in ids[start:]
     ]
     targets = torch.tensor(chosen, device=model.device)
+    keywords = apart(model, trees)
+    if keywords:
+        keywords["position_ids"] = torch.tensor([positions], device=model.device)
     output = model(
         input_ids=torch.tensor([flat], device=model.device),
-        **(
-            {"position_ids": torch.tensor([positions], device=model.device)} if packs(model) else {}
-        ),
         use_cache=False,
         logits_to_keep=torch.tensor(predicting, device=model.device),
-        **apart(model, trees),
+        **keywords,
     )
     pieces = zip(output.logits[0].split(_PIECE), targets.split(_PIECE), strict=True)
     parts = [

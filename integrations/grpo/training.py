@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
-from sandboxkit.integrations.grpo.attention import shares
-from sandboxkit.integrations.grpo.model import Sequences, logp_of, packs
+from sandboxkit.integrations.grpo.attention import longest_packed, shares
+from sandboxkit.integrations.grpo.model import Sequences, logp_of
 from sandboxkit.integrations.grpo.objective import Objective, Tokens, Totals, loss
 from sandboxkit.integrations.grpo.packing import alike, pack, spread
 from sandboxkit.integrations.grpo.ranks import gathered, rank_count, this_rank
@@ -171,18 +171,19 @@ def _rows(
     """Return the packed rows of each rank, as indices of `different`."""
     ranks = rank_count()
     lengths = [len(equal[0]) for equal in different]
-    if not packs(model):
-        return [[[index] for index in mine] for mine in spread(lengths, ranks)]
     units, costs = [[index] for index in range(len(different))], lengths
     if shares(model, max(lengths, default=0)):
         # With several ranks, units must be small enough to balance the load.
         most = budget if ranks == 1 else sum(lengths) // (4 * ranks)
         prompts = [equal[0].prompt for equal in different]
         units, costs = alike(prompts, lengths, min(most, budget))
-    return [
-        [[index for unit in row for index in units[unit]] for row in packed]
-        for packed in (pack(costs, budget, mine) for mine in spread(costs, ranks))
-    ]
+    longest, rows = longest_packed(model), list[list[list[int]]]()
+    for mine in spread(costs, ranks):
+        alone = [[unit] for unit in mine if lengths[units[unit][0]] > longest]
+        short = [unit for unit in mine if lengths[units[unit][0]] <= longest]
+        of_units = [*alone, *pack(costs, budget, short)]
+        rows.append([[index for unit in row for index in units[unit]] for row in of_units])
+    return rows
 
 
 def _key(sample: TrainingSample) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from transformers import AutoConfig, AutoModelForCausalLM, NemotronConfig, NemotronForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from sandboxkit import ConfigurationError
@@ -167,18 +167,39 @@ def test_what_cannot_be_trained_on_is_refused(folder: str, tmp_path: Path) -> No
         load(str(tmp_path / "nothing"))
 
 
-def test_a_model_whose_layers_carry_a_state_has_one_sequence_a_row(tmp_path: Path) -> None:
+WINDOW = {"use_sliding_window": True, "sliding_window": 8, "layer_types": ["sliding_attention"] * 2}
+SHAPES = tiny.MODELS["family"], tiny.MODELS["family"] | tiny.MODELS["hybrid"]
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "longest"),
+    [
+        ("qwen3_5_text", SHAPES[1], 0),  # layers that carry a state
+        ("nemotron", tiny.MODELS["nemotron"], 0),  # its layers do not hand on what is shared
+        ("gemma2", SHAPES[0], 0),  # attention of its own
+        ("qwen3", SHAPES[0] | WINDOW, 8),
+    ],
+)
+def test_what_cannot_share_a_row_has_one_of_its_own(
+    tmp_path: Path, family: str, shape: dict[str, Any], longest: int
+) -> None:
     torch.manual_seed(0)
-    shape = tiny.MODELS["family"] | tiny.MODELS["hybrid"]
-    settings = AutoConfig.for_model("qwen3_5_text", bos_token_id=None, **shape)
-    plain = AutoModelForCausalLM.from_config(settings)
+    config = AutoConfig.for_model(family, bos_token_id=None, **shape)
+    plain = AutoModelForCausalLM.from_config(config)
     plain.save_pretrained(tmp_path)
-    model, batch, rows = load(str(tmp_path)), samples(4), list[torch.Tensor]()
+    model, rows = load(str(tmp_path)), list[int]()
+    assert attention.longest_packed(model) == longest
+    bare = load(str(tmp_path), empty=True)
+    assert attention.longest_packed(bare) == longest, "a rank that has no weights yet says the same"
+    batch = [replace(each, prompt=each.prompt * 4) for each in samples(4)] + samples(4, seed=1)
+    assert min(map(len, batch)) <= 8 < max(map(len, batch))
     model.register_forward_pre_hook(
-        lambda _, __, asked: rows.append(asked["input_ids"]), with_kwargs=True
+        lambda _, __, asked: rows.append(asked["input_ids"].numel()), with_kwargs=True
     )
     own = score(model, batch, max_tokens_per_row=64)
-    assert len(rows) == 4
+    together = [len(each) for each in batch if len(each) <= longest]
+    alone = [len(each) for each in batch if len(each) > longest]
+    assert sorted(rows) == sorted([*alone, *([sum(together)] if together else [])])
     for each, found in zip(batch, own, strict=True):
         ids, start = torch.tensor([each.prompt + each.completion]), len(each.prompt)
         logp = plain(ids).logits[0, start - 1 : -1].log_softmax(-1)
@@ -214,20 +235,15 @@ def test_rows_keep_to_the_budget_and_lose_nothing(lengths: list[int], budget: in
 
 
 @pytest.mark.parametrize(
-    ("sizes", "window", "pairs"),
-    [((20, 5, 2), 0, 20 * 20 + 5 * 5 + 2 * 2), ((5, 7, 6), 0, 3 * 7 * 7), ((5, 7, 2), 4, 14 * 14)],
-    ids=["one after the other", "together", "as transformers does"],
+    ("sizes", "pairs"),
+    [((20, 5, 2), 20 * 20 + 5 * 5 + 2 * 2), ((5, 7, 6), 3 * 7 * 7)],
+    ids=["one after the other", "together"],
 )
 def test_attention_stays_within_the_sequences_of_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], window: int, pairs: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], pairs: int
 ) -> None:
     """Where its layers look at all that came before; gradients are those of one row for each."""
     tiny.save_model(tmp_path)
-    if window:
-        shape = json.loads((tmp_path / "config.json").read_text())
-        shape |= {"use_sliding_window": True, "sliding_window": window}
-        shape["layer_types"] = ["sliding_attention"] * 2
-        (tmp_path / "config.json").write_text(json.dumps(shape))
     model, asked = load(str(tmp_path)), list[int]()
 
     def counted(module: Any, query: torch.Tensor, *more: Any, **options: Any) -> Any:
@@ -273,19 +289,3 @@ def test_a_prompt_that_is_computed_once_gives_the_same(tmp_path: Path) -> None:
     assert 2 * separate - both == 2 * 6 + 1 * 1 + 2 * 8
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=1e-6)
     assert float(alone[2].abs().max()) > 0.1
-
-
-def test_a_family_whose_layers_are_not_handed_what_is_shared_shares_nothing(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    shape = NemotronConfig(**tiny.MODELS["nemotron"])
-    NemotronForCausalLM(shape).save_pretrained(tmp_path)
-    model = load(str(tmp_path))
-    ids = [[5, 6, 7, *rest] for rest in ([8], [9, 10, 11], [12, 13])]
-    alone = torch.cat([logp_of(model, Sequences([each], [3]))[0] for each in ids])
-    together, _ = logp_of(model, Sequences(ids, [3, 3, 3]))
-    torch.testing.assert_close(together, alone, atol=1e-4, rtol=0)
-    assert not attention.shares(model, 6)
-    with torch.device("meta"):
-        bare = NemotronForCausalLM._from_config(shape, attn_implementation="sdpa")
-    attention.keep_apart(bare)
-    assert not attention.shares(bare, 6), "a rank that has no weights yet says the same"

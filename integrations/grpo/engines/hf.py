@@ -13,6 +13,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
 from sandboxkit.errors import ConfigurationError
+from sandboxkit.integrations.grpo.attention import longest_packed
 from sandboxkit.integrations.grpo.engines import (
     Completion,
     Engine,
@@ -20,7 +21,6 @@ from sandboxkit.integrations.grpo.engines import (
     SampleRequest,
     Weights,
 )
-from sandboxkit.integrations.grpo.model import packs
 
 __all__ = ["HFEngine"]
 
@@ -127,7 +127,8 @@ class HFEngine(Engine):
         logp_BT = torch.zeros(len(requests), steps, device=device)
         inputs, mask = (each.to(device) for each in _left_padded(list(prompts)))
         # Layers with a state need a cache of another kind, which the configuration names.
-        cache = DynamicCache() if packs(self._model) else DynamicCache(config=self._model.config)
+        own = None if longest_packed(self._model) else self._model.config
+        cache = DynamicCache(config=own)
         version = self._version
         going_G = torch.arange(len(requests), device=device)
         # The index of each active request's prefix.
