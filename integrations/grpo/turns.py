@@ -36,11 +36,11 @@ class ToolTurns:
         self._opening, lacks = 0, ""
         for self._opening in range(len(list(_openings("")))):
             try:
-                ids = self.ids([ToolResult(_TRIED)], [""])
+                between = self._between([ToolResult(_TRIED)], [""])
             except Exception as error:  # noqa: BLE001 - whatever a template raises
                 lacks = lacks or f"{type(error).__name__}: {error}"
             else:
-                if _TRIED in self._tokenizer.decode(ids):
+                if _TRIED in between:
                     return
         raise ConfigurationError(
             f"the chat template has no place for a tool's answer ({lacks or 'it leaves it out'}): use a model "
@@ -65,6 +65,12 @@ class ToolTurns:
 
     def ids(self, results: Sequence[ToolResult], written: Sequence[str]) -> tuple[int, ...]:
         """Return the tokens after the turn's stop token, up to the start of the model's next turn."""
+        text = self._between(results, written)
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        first = next((at for at, each in enumerate(ids) if each in self._stop), -1)
+        return tuple(ids[first + 1 :])
+
+    def _between(self, results: Sequence[ToolResult], written: Sequence[str]) -> str:
         before = list(_openings(self._name(written[len(results) - 1])))[self._opening]
         answers = [
             {"role": "tool", "content": result.text, "tool_call_id": _CALL_ID} for result in results
@@ -76,9 +82,7 @@ class ToolTurns:
         )
         if _SAID not in text:
             raise ConfigurationError("the chat template leaves out what the assistant said")
-        ids = self._tokenizer(text.rpartition(_SAID)[2], add_special_tokens=False)["input_ids"]
-        first = next((at for at, each in enumerate(ids) if each in self._stop), -1)
-        return tuple(ids[first + 1 :])
+        return text.rpartition(_SAID)[2]
 
     def _name(self, written: str) -> str:
         try:
