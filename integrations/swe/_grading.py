@@ -54,11 +54,13 @@ async def with_image(session: Session, task: Task) -> Task:
     """Return the task with its image built, if that is a Dockerfile's; a build that is there is used."""
     if not isinstance(task.image, Image):
         return task
-    options: SpecOptions = {"profile": session.sandbox().spec.profile}
+    options: SpecOptions = {
+        "profile": session.sandbox().spec.profile,
+        "network": task.build_network,
+    }
     if task.build_timeout is not None:
         options["lifetime"] = task.build_timeout
-    made = task.image.build(session.provider_name, network=task.build_network, **options)
-    return replace(task, image=await made)
+    return replace(task, image=await task.image.build(session.provider_name, **options))
 
 
 async def _grade(session: Session, task: Task, agent: Sandbox, retries: int) -> Verdict:

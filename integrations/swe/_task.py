@@ -19,7 +19,7 @@ class Healthcheck:
     interval_sec: float = 5.0
     timeout_sec: float = 30.0
     start_period_sec: float = 0.0
-    """For so long failures do not count towards `retries`."""
+    """How long after the start a failure does not count towards `retries`."""
     start_interval_sec: float = 5.0
     retries: int = 3
 

@@ -104,7 +104,7 @@ def _service(files: Folder) -> dict[str, Any]:
     name = next((name for name in COMPOSE if files.find(name) is not None), None)
     compose = {"services": {"client": {}}} if name is None else _yaml(files, name)
     _refuse_unknown(COMPOSE[0], compose, ("name", "services", "version"))
-    services = compose.get("services") or {}
+    services: dict[str, dict[str, Any]] = compose.get("services") or {}
     if len(services) != 1:
         raise ValueError(f"the services {', '.join(services)} of {name}: a task has one sandbox")
     ((name, service),) = services.items()
