@@ -45,8 +45,9 @@ example:
   sandboxkit tasks check train.jsonl --reference solution -p docker
 """
 _ORACLE = """\
-FOLDER has task folders in Harbor's format, Terminal-Bench's older one or sandboxkit's own; or it is one task, a
-.tar.gz, or hf:owner/name. Each task is graded after its own solution (ORACLE) and after no work (NOP).
+FOLDER has task folders in Harbor's format, Terminal-Bench's older one or
+sandboxkit's own; or it is one task, a .tar.gz, or hf:owner/name. Each task is
+graded after its own solution (ORACLE) and after no work (NOP).
 
   fine      the rewards are 1 and 0
   bought    no work has a reward
