@@ -22,16 +22,21 @@ _USED = ("build", "environment", "image", "volumes", "working_dir")
 _IDLE = ("command", "container_name", "expose", "hostname", "init", "restart", "stdin_open", "tty")
 """Keys of a service that keep docker's container running, which a sandbox does by itself."""
 _PASSED, _FAILED = ("PASSED", "SKIPPED", "XFAIL"), ("FAILED", "ERROR", "XPASS")
-_BLOCKS = {"mlebench": "MLEBench", "swebench": "SWEBench", "sweperf": "SWE-Perf"}
+_BLOCKS = {
+    "mlebench": ("MLEBench", "ALL TESTS PASSED"),
+    "swebench": ("SWEBench", "PASSED"),
+    "sweperf": ("SWE-Perf", "PASSED"),
+}
+"""The name in the lines around other formats' results, and what is between them if all passed."""
 
 
 def all_passed(parser: str, output: str) -> bool | None:
     """Return whether all tests passed, by the format's name; None if the output has no results."""
     if parser in _BLOCKS:
-        name = _BLOCKS[parser]
+        name, passed = _BLOCKS[parser]
         pattern = f"{name} results starts here(.*){name} results ends here"
         block = re.search(pattern, output, re.DOTALL)
-        return None if block is None else block[1].strip() in ("PASSED", "ALL TESTS PASSED")
+        return None if block is None else block[1].strip() == passed
     summary = output.partition("short test summary info")[2].split("\n")
     states = [each.split()[0].strip(":") for each in summary if len(each.split()) > 1]
     if not any(each in (*_PASSED, *_FAILED) for each in states):
