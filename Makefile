@@ -124,7 +124,7 @@ $(VENV)/docs/.ready: $(VENV)/.ready scripts/beside.sh
 # Harbor needs a newer Python than everything else.
 $(VENV)/harbor.ready: $(VENV)/.ready scripts/newer.sh
 	PYTHON=$(BIN)/python scripts/newer.sh $(VENV)/harbor 3.12 \
-		'harbor>=0.24,<0.26' 'pytest>=9' 'pytest-timeout>=2.4' 'pytest-xdist>=3.8,<4'
+		'harbor>=0.24,<0.27' 'pytest>=9' 'pytest-timeout>=2.4' 'pytest-xdist>=3.8,<4'
 	@touch $@
 
 # Kill and disconnect clients at random moments, in N rounds for each PROVIDER. Other kinds, each for so many seconds

@@ -1,9 +1,10 @@
-"""Harbor integration: run Harbor's trials in our sandboxes, and load its task folders as SWE tasks.
+"""Harbor integration: run Harbor's trials in our sandboxes.
 
 `harbor run -e sandboxkit.integrations.harbor.environment:SandboxkitEnvironment --ek provider=docker`
-runs Harbor's trials and needs Harbor, hence Python 3.12; `load_task(folder)` needs neither.
+runs Harbor's trials and needs Harbor, hence Python 3.12. `load_task` is that of `integrations.swe`, which reads
+Harbor's task folders without Harbor.
 """
 
-from sandboxkit.integrations.harbor._task import load_task
+from sandboxkit.integrations.swe import load_task
 
 __all__ = ["load_task"]

@@ -20,10 +20,16 @@ from sandboxkit import (
 from sandboxkit.images import image_on
 from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._tools import stderr_of
-from sandboxkit.integrations.harbor._definition import image_and_workdir
-from sandboxkit.integrations.harbor._network import changeable, network_of
-from sandboxkit.integrations.harbor._task import variables
-from sandboxkit.integrations.swe.folder import allowed, public_network, task_folder
+from sandboxkit.integrations.swe.folder import (
+    COMPOSE,
+    allowed,
+    changeable,
+    image_and_workdir,
+    network_of,
+    public_network,
+    task_folder,
+    variables,
+)
 from sandboxkit.types import Network, Profile
 
 with needs("harbor"):
@@ -120,6 +126,11 @@ class SandboxkitEnvironment(BaseEnvironment):
         for policy in self._policies():
             network = network_of(policy.network_mode.value, policy.allowed_hosts)
             allowed(task, network, self._allow_network)
+        for name in COMPOSE:
+            if files.find(f"{self.environment_dir.name}/{name}") is not None:
+                raise ConfigurationError(
+                    f"task {task!r}: {name}: sandboxes have no Docker Compose services"
+                )
         self._image, found = image_and_workdir(
             files, self.environment_dir.name, settings.docker_image, self._given_image
         )

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxkit import ConfigurationError, Sandbox, Session, Snapshot, SnapshotNotFoundError
+from sandboxkit import (
+    CommandError,
+    CommandTimeoutError,
+    ConfigurationError,
+    Sandbox,
+    Session,
+    Snapshot,
+    SnapshotNotFoundError,
+)
 from sandboxkit.integrations._outages import stop_broken
 from sandboxkit.integrations._retries import retry
-from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult
+from sandboxkit.integrations._tools import SCHEMAS, Clock, Toolbox, ToolResult, truncate_middle
 from sandboxkit.integrations.rewards import (
     TROUBLE,
     Outcome,
@@ -20,8 +28,10 @@ from sandboxkit.integrations.rewards import (
 )
 from sandboxkit.integrations.swe._grading import grade, make_sandbox, with_image
 from sandboxkit.integrations.swe._setups import TaskSetups
+from sandboxkit.integrations.swe._shared import make_folders, make_logs
 from sandboxkit.integrations.swe._task import Task
 
+_SOLUTION = "/solution/solve.sh"
 _LAST = "\n\n[This was the last step but one: the next call is the last. Submit if you are done.]"
 
 
@@ -142,14 +152,15 @@ class SweEnv:
             sandbox = await retry(once, again)
         except TROUBLE as error:
             return self._masked(verdict_of(error, Phase.STARTED), started)
+        left = time_for_calls(sandbox.spec.lifetime, self.config.tool_timeout)
+        left = min(left, task.agent_timeout or left)
         tools = Toolbox(
             sandbox,
             cwd=task.workdir,
-            timeout=self.config.tool_timeout,
+            timeout=min(left, self.config.tool_timeout),
             observation_limit=self.config.observation_limit,
             clock=self.clock,
         )
-        left = time_for_calls(sandbox.spec.lifetime, self.config.tool_timeout)
         self._episode = _Episode(task, sandbox, tools, started, left)
         return Step(task.instruction)
 
@@ -164,6 +175,7 @@ class SweEnv:
                 await _start(sandbox, seconds)
                 if snapshot is None:
                     await _prepare(sandbox, task)
+                await _wait_until_healthy(sandbox, task)
             except BaseException:
                 await stop_broken(sandbox)
                 raise
@@ -193,11 +205,7 @@ class SweEnv:
         try:
             result = await episode.tools.call(name, arguments)
         except TROUBLE as error:
-            self._episode = None
-            await stop_broken(episode.sandbox)
-            ended = ToolResult("the sandbox ended", error=True)
-            verdict = verdict_of(error, Phase.WORKED_IN)
-            return self._over(episode, verdict, ended)
+            return await self._lost(episode, error)
         episode.left -= self.clock.time() - begun
         episode.errors += result.error
         self.metrics.tool_errors += result.error
@@ -207,6 +215,24 @@ class SweEnv:
         if episode.steps == self.config.max_steps - 1:
             text += _LAST
         return Step(text, error=result.error)
+
+    async def solve(self) -> Step:
+        """Run the task's own solution in the place of a policy, as Harbor's oracle does, and grade the result.
+
+        It is copied to /solution, its time limit is the agent's, and its output is the observation. Neither its
+        exit status nor a timeout is an error. Raises ConfigurationError if the task has no solution, or if no
+        episode is in progress.
+        """
+        if (episode := self._episode) is None:
+            raise ConfigurationError("the episode is over, or none has begun: call reset() first")
+        try:
+            output = await _solve(episode.sandbox, episode.task)
+        except ConfigurationError:
+            raise
+        except TROUBLE as error:
+            return await self._lost(episode, error)
+        text = truncate_middle(output, self.config.observation_limit)
+        return await self._finish(episode, ToolResult(text, submitted=True))
 
     async def finish(self) -> Step:
         """Grade the current state and end the episode, for a model that stops calling tools.
@@ -233,6 +259,12 @@ class SweEnv:
         limit = self.config.max_tokens
         out_of_tokens = limit is not None and episode.tokens >= limit
         return out_of_tokens or episode.steps >= self.config.max_steps or episode.left <= 0
+
+    async def _lost(self, episode: _Episode, error: Exception) -> Step:
+        self._episode = None
+        await stop_broken(episode.sandbox)
+        ended = ToolResult("the sandbox ended", error=True)
+        return self._over(episode, verdict_of(error, Phase.WORKED_IN), ended)
 
     async def _finish(self, episode: _Episode, result: ToolResult) -> Step:
         try:
@@ -272,7 +304,31 @@ async def _start(sandbox: Sandbox, start_timeout: float) -> None:
         raise TimeoutError(f"the sandbox did not start within {start_timeout:g} s") from None
 
 
+async def _wait_until_healthy(sandbox: Sandbox, task: Task) -> None:
+    """Repeat the task's healthcheck until it succeeds. Raises CommandError after its last retry."""
+    if (check := task.healthcheck) is None:
+        return
+    begun, failures = time.monotonic(), 0
+    while True:
+        is_starting = time.monotonic() - begun < check.start_period_sec
+        try:
+            await sandbox.exec(
+                ["bash", "-c", check.command],
+                cwd=task.workdir,
+                timeout=check.timeout_sec,
+                check=True,
+            )
+            return
+        except CommandError:
+            failures += not is_starting
+            if failures >= check.retries and not is_starting:
+                raise
+        await asyncio.sleep(check.start_interval_sec if is_starting else check.interval_sec)
+
+
 async def _prepare(sandbox: Sandbox, task: Task) -> None:
+    if task.reward_decides:
+        await make_logs(sandbox)
     if task.seeds is not None:
         await sandbox.upload(task.seeds, task.workdir)
     if task.setup is not None:
@@ -281,3 +337,23 @@ async def _prepare(sandbox: Sandbox, task: Task) -> None:
         )
     if task.setup_network is not None:
         await sandbox.set_network(task.network or "none")
+
+
+async def _solve(sandbox: Sandbox, task: Task) -> str:
+    if task.solution is None:
+        raise ConfigurationError(f"task {task.id!r} has no solution: give it solution/solve.sh")
+    await make_folders(sandbox, "/solution")
+    if isinstance(task.solution, str):
+        await sandbox.write_file(_SOLUTION, task.solution)
+    else:
+        await sandbox.upload(task.solution, "/solution")
+    try:
+        result = await sandbox.exec(
+            ["bash", "-c", 'chmod +x "$0" && "$0" 2>&1', _SOLUTION],
+            cwd=task.workdir,
+            env={"DEBIAN_FRONTEND": "noninteractive", **task.solution_env},
+            timeout=task.agent_timeout,
+        )
+    except CommandTimeoutError as error:
+        return f"{error.result.stdout}[the solution ran past {task.agent_timeout:g} s]"
+    return f"{result.stdout}[exit status {result.returncode}]"

@@ -1,5 +1,6 @@
 """Grades an agent's work on a task, by default in a sandbox that the agent never had access to."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from sandboxkit import (
@@ -34,6 +35,7 @@ from sandboxkit.integrations.swe._shared import (
     run_tests,
 )
 from sandboxkit.integrations.swe._task import Task
+from sandboxkit.options import SpecOptions
 
 _FILES_SECONDS = 900  # to start the sandboxes and to copy artefacts between them
 
@@ -52,9 +54,13 @@ async def with_image(session: Session, task: Task) -> Task:
     """Return the task with its image built, if that is a Dockerfile's; a build that is there is used."""
     if not isinstance(task.image, Image):
         return task
-    profile = session.sandbox().spec.profile
-    made = task.image.build(session.provider_name, profile=profile, network=task.build_network)
-    return replace(task, image=await made)
+    options: SpecOptions = {
+        "profile": session.sandbox().spec.profile,
+        "network": task.build_network,
+    }
+    if task.build_timeout is not None:
+        options["lifetime"] = task.build_timeout
+    return replace(task, image=await task.image.build(session.provider_name, **options))
 
 
 async def _grade(session: Session, task: Task, agent: Sandbox, retries: int) -> Verdict:
@@ -94,6 +100,7 @@ def make_sandbox(
         "workdir": task.workdir,
         "memory_mb": task.memory_mb,
         "cpus": task.cpus,
+        "user": task.test_user if tests else task.user,
         "network": task.test_network if tests else before if snapshot is None else after,
         "env": task.env or None,
         "snapshot": snapshot or (image if isinstance(image, Snapshot) else None),
@@ -101,7 +108,10 @@ def make_sandbox(
     }
     given = {name: value for name, value in limits.items() if value is not None}
     made = session.sandbox(**given)  # type: ignore[arg-type]  # keys of SandboxSpec
-    for name in ("memory_mb", "cpus"):
+    if task.disk_mb is not None:
+        with suppress(ConfigurationError):  # its files are limited by the host's disk alone
+            made = session.sandbox(disk_mb=task.disk_mb, **given)  # type: ignore[arg-type]  # as above
+    for name in ("memory_mb", "cpus", "disk_mb"):
         most, wanted = getattr(session.sandbox().spec, name), getattr(made.spec, name)
         if most is not None and wanted > most:
             raise ConfigurationError(
@@ -124,10 +134,10 @@ async def _shared(
     """Grade with `tests/test.sh`, in a sandbox with the agent's artefacts but none of its processes."""
     try:
         try:
-            await lay_out(sandbox, task.tests)
+            await lay_out(sandbox, task.tests, task.script)
         except CommandFailedError:
             # A busy host may make it fail once; if the artefacts fill the disk, it fails again.
-            await lay_out(sandbox, task.tests)
+            await lay_out(sandbox, task.tests, task.script)
     except (SandboxFileError, CommandError) as error:
         await sandbox.stop()  # frees its slot for the control sandbox
         return await _whose(session, task, error)
@@ -175,7 +185,7 @@ async def _without_submission(session: Session, task: Task, detail: str) -> Verd
     try:
         if task.seeds is not None:
             await control.upload(task.seeds, task.workdir)
-        await lay_out(control, task.tests)
+        await lay_out(control, task.tests, task.script)
         verdict = await run_tests(control, task)
     except MissingRewardError:
         return _masked(f"{detail}; without a submission they wrote none either")
@@ -199,7 +209,7 @@ async def _whose(session: Session, task: Task, error: SandboxError) -> Verdict:
     """
     control = make_sandbox(session, task, tests=True)
     try:
-        await lay_out(control, task.tests)
+        await lay_out(control, task.tests, task.script)
     except (SandboxFileError, CommandError) as ours:
         return verdict_of(ours, Phase.STARTED, trust="shared")
     finally:
@@ -215,7 +225,7 @@ async def _in_place(session: Session, agent: Sandbox, task: Task) -> Verdict:
         if task.judged:
             return await _judged(session, agent, task)
         try:
-            await lay_out(agent, task.tests)
+            await lay_out(agent, task.tests, task.script)
         except (SandboxFileError, CommandError) as error:
             verdict = await _whose(session, task, error)
             if verdict.attributable_to != "policy":

@@ -27,9 +27,12 @@ from sandboxkit import (
 from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards import Outcome, Verdict
 from sandboxkit.integrations.swe._task import Task
+from sandboxkit.integrations.swe._terminal_bench import all_passed
 from sandboxkit.types import FileType
 
 _TESTS, _LOGS, _REWARD = "/tests", "/logs/verifier", "/logs/verifier/reward.txt"
+_MORE_LOGS = "/logs/agent /logs/artifacts"
+"""Folders that Harbor mounts in every sandbox of a task, besides that of the tests."""
 _REWARDS = "/logs/verifier/reward.json"
 _SHELL = "/logs/shell"
 _MAX_SCRIPT = 8 << 20
@@ -48,7 +51,7 @@ _CLOSE = f'cp "$BASH" {_SHELL} && chmod 0111 {_SHELL}'
 _RUN = f"""
 read -r nonce
 export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
-"$BASH" -c '. "$0"' {_TESTS}/test.sh </dev/null >&2
+"$BASH" -c '. "$0"' {_TESTS}/"$0" </dev/null >&2
 printf '%s %s\\n' "$nonce" "$?"
 while :; do kill -STOP $$; done
 """
@@ -73,7 +76,7 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     """
     nonce = secrets.token_hex(16)
     process = sandbox.exec(
-        [_SHELL, "-c", _RUN],
+        [_SHELL, "-c", _RUN, "test.sh" if task.script is None else task.script.name],
         cwd=task.workdir,
         env={**await clean(sandbox, task), **task.test_env},
         stdin=f"{nonce}\n",
@@ -91,6 +94,10 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     status = re.fullmatch(rf"{nonce} (\d{{1,3}})", line)
     if status is None:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests' shell was killed: {detail}")
+    if task.parser is not None:
+        if (passed := all_passed(task.parser, result.stderr)) is None:
+            raise MissingRewardError(f"no results as {task.parser} prints them: {detail}")
+        return _verdict(float(passed), detail)
     if task.reward_decides:
         return await _read_reward(sandbox, detail)
     return await _read(sandbox, task.tests, int(status[1]), detail)
@@ -113,8 +120,20 @@ async def kill_all(sandbox: Sandbox) -> None:
         await sandbox.exec(["bash", "-c", _KILL_ALL], check=True, timeout=_SECONDS)
 
 
-async def lay_out(sandbox: Sandbox, tests: Path) -> None:
-    """Replace /tests and /logs by the tests, an empty log folder and the shell that runs the tests.
+async def make_folders(sandbox: Sandbox, *folders: str) -> None:
+    """Make folders that the sandbox's user can write to, as root where that is another user."""
+    script = 'mkdir -p "$@" && chmod 1777 "$@"'
+    user = await _other_user(sandbox)
+    await sandbox.exec(["sh", "-c", script, "sh", *folders], user=user, timeout=_SECONDS)
+
+
+async def make_logs(sandbox: Sandbox) -> None:
+    """Make the log folders that Harbor mounts while the agent works."""
+    await make_folders(sandbox, _LOGS, *_MORE_LOGS.split())
+
+
+async def lay_out(sandbox: Sandbox, tests: Path, script: Path | None = None) -> None:
+    """Replace /tests and /logs by the tests, empty log folders and the shell that runs the tests.
 
     Raises SandboxFileError or CommandError if existing files cannot be removed or replaced.
     """
@@ -125,14 +144,21 @@ async def lay_out(sandbox: Sandbox, tests: Path) -> None:
         except SandboxFileNotFoundError:
             pass
     if owner is not None:
-        await _lay_out_as(sandbox, tests, owner)
+        await _lay_out_as(sandbox, tests, script, owner)
     else:
-        await sandbox.upload(tests, _TESTS)
+        await _upload(sandbox, tests, script, _TESTS)
         with tempfile.TemporaryDirectory() as empty:
-            await sandbox.upload(empty, _LOGS)
+            for folder in (_LOGS, *_MORE_LOGS.split()):
+                await sandbox.upload(empty, folder)
         await sandbox.exec(["bash", "-c", _CLOSE], check=True, timeout=_SECONDS)
     for folder in (_TESTS, _LOGS):
         await _folder(sandbox, folder)
+
+
+async def _upload(sandbox: Sandbox, tests: Path, script: Path | None, folder: str) -> None:
+    await sandbox.upload(tests, folder)
+    if script is not None:
+        await sandbox.upload(script, f"{folder}/{script.name}")
 
 
 async def _other_user(sandbox: Sandbox) -> str | None:
@@ -143,15 +169,16 @@ async def _other_user(sandbox: Sandbox) -> str | None:
     return None if own.stdout.strip() == "0" else "root"
 
 
-async def _lay_out_as(sandbox: Sandbox, tests: Path, owner: str) -> None:
-    """Lay out /tests as read-only for the sandbox's user, and a log folder that the user can write to."""
+async def _lay_out_as(sandbox: Sandbox, tests: Path, script: Path | None, owner: str) -> None:
+    """Lay out /tests as read-only for the sandbox's user, and log folders that the user can write to."""
     upload = f"{_TESTS}/{secrets.token_hex(8)}"
 
-    async def run(script: str) -> None:
-        await sandbox.exec(["bash", "-c", script], user=owner, check=True, timeout=_SECONDS)
+    async def run(command: str) -> None:
+        await sandbox.exec(["bash", "-c", command], user=owner, check=True, timeout=_SECONDS)
 
-    await run(f"mkdir {_TESTS} && mkdir -p {_LOGS} && chmod 1777 {_TESTS} {_LOGS} && {_CLOSE}")
-    await sandbox.upload(tests, upload)
+    logs = f"{_LOGS} {_MORE_LOGS}"
+    await run(f"mkdir {_TESTS} && mkdir -p {logs} && chmod 1777 {_TESTS} {logs} && {_CLOSE}")
+    await _upload(sandbox, tests, script, upload)
     await run(f"cp -R {upload}/. {_TESTS}/")
     await sandbox.remove(upload, recursive=True)
     await run(f"chmod 0755 {_TESTS}")

@@ -7,39 +7,64 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, MutableMapping
 from importlib import resources
 from io import FileIO
 from pathlib import Path
 
-from sandboxkit import ConfigurationError, SandboxFileError
+from sandboxkit import ConfigurationError, MissingExtraError, SandboxFileError
 from sandboxkit.datasets import Folder
-from sandboxkit.integrations.swe._task import Task, load_task
+from sandboxkit.integrations.swe._load import load_task
+from sandboxkit.integrations.swe._task import Task
 from sandboxkit.transfers import DownloadLimits, extract
 
 _LIMITS = DownloadLimits(max_bytes=4 << 30, max_files=200_000, links=True)
 _HF = "hf:"
+_MARKS = ("instruction.md", "task.yaml")
+"""A folder with one of these files is a task."""
 
 
 def load_tasks(
-    source: str | os.PathLike[str], *, allow_network: str | Collection[str] = ()
+    source: str | os.PathLike[str],
+    *,
+    image: str | None = None,
+    in_place: bool | None = None,
+    allow_network: str | Collection[str] = (),
+    env_names: Collection[str] = (),
+    refused: MutableMapping[str, ConfigurationError] | None = None,
 ) -> dict[str, Task]:
-    """Return all tasks of a source as {id: task}.
+    """Return all tasks of a source as {id: task}; `load_task` says in which formats, and what the options are.
 
     A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, or
     `hf:owner/name[@revision]`, a data set repository with either. A repository is resolved once per
     process, so a whole run uses one revision; huggingface_hub caches it. A link in a folder of tasks may not
-    lead out of it. `allow_network` has the servers that tasks may name; see `load_task`.
-    Raises ConfigurationError for a source that is missing or has no task.
+    lead out of it. Raises ConfigurationError for a source that is missing or has no task, and for a task that cannot
+    be loaded; with a dict `refused` the others are returned, and it gets that error by the task's id.
     """
     text = os.fspath(source)
     folder = _repository(text.removeprefix(_HF)) if text.startswith(_HF) else Path(text)
     if folder.is_file():
         folder = _unpacked(folder)
-    found = [load_task(each, allow_network=allow_network) for each in _folders(folder)]
-    if not found:
-        raise ConfigurationError(f"{text!r} contains no folder with an instruction.md")
-    return {task.id: task for task in found}
+    tasks, folders = dict[str, Task](), _folders(folder)
+    if not folders:
+        raise ConfigurationError(
+            f"{text!r} contains no folder with an instruction.md or a task.yaml"
+        )
+    for each in folders:
+        try:
+            tasks[each.name] = load_task(
+                each,
+                image=image,
+                in_place=in_place,
+                allow_network=allow_network,
+                env_names=env_names,
+            )
+        except ConfigurationError as error:
+            if refused is None or isinstance(error, MissingExtraError):
+                raise
+            refused[each.name] = error
+    return tasks
 
 
 def bundled_tasks() -> dict[str, Task]:
@@ -50,17 +75,17 @@ def bundled_tasks() -> dict[str, Task]:
 def _folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder or archive {str(folder)!r}")
-    if os.path.lexists(folder / "instruction.md"):
+    if any(os.path.lexists(folder / name) for name in _MARKS):
         return [folder]
     collection = Folder(folder, "the folder of tasks")
     found: list[Path] = []
-    for pattern in ("*/instruction.md", "*/*/instruction.md"):
-        found = found or sorted(path.parent for path in folder.glob(pattern))
+    for depth in ("*", "*/*"):
+        marked = {path.parent for name in _MARKS for path in folder.glob(f"{depth}/{name}")}
+        found = found or sorted(marked)
     for path in found:
         collection.find(os.fspath(path.relative_to(folder)))
-    names = [path.name for path in found]
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(path.name for path in found).items():
+        if times > 1:
             raise ConfigurationError(f"{str(folder)!r} has two tasks with the id {name!r}")
     if not found and len(archives := sorted(folder.glob("*.tar.gz"))) == 1:
         os.close(collection.open(collection.find(archives[0].name) or b""))

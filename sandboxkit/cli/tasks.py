@@ -1,15 +1,19 @@
 """`sandboxkit tasks`: find tasks of a data set that can be gamed, or that reject correct work."""
 
 import argparse
+import asyncio
 import dataclasses
 import importlib
 import json
 import shutil
 import sys
 import textwrap
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sandboxkit import Session
 from sandboxkit.cli import _options
 from sandboxkit.cli._progress import StatusLine
 from sandboxkit.cli._text import count, safe_line
@@ -40,7 +44,24 @@ exit codes:
 example:
   sandboxkit tasks check train.jsonl --reference solution -p docker
 """
-_BAD = ("bought", "refused")
+_ORACLE = """\
+FOLDER has task folders in Harbor's format, Terminal-Bench's older one or
+sandboxkit's own; or it is one task, a .tar.gz, or hf:owner/name. Each task is
+graded after its own solution (ORACLE) and after no work (NOP).
+
+  fine      the rewards are 1 and 0
+  bought    no work has a reward
+  refused   the solution's reward is not 1
+  unsolved  there is no solution
+  unread    the task has something that is not supported here
+  unknown   the infrastructure failed, or the tests leave no reward
+
+The exit codes are those of `tasks check`; a task that is unread gives 1, too.
+
+example:
+  sandboxkit tasks oracle tasks/ --limit 20 --allow-network internet -p docker
+"""
+_BAD = {"bought", "refused", "unread"}
 _INFRASTRUCTURE = 125
 _MOST = 5
 """The most findings shown of each kind; --json has all of them."""
@@ -72,6 +93,26 @@ def add(verbs: _options.Verbs) -> None:
     part.add_argument("--json", action="store_true", help="a report on each line, for programs")
     _options.provider(part)
     part.set_defaults(verb=check)
+    part = parts.add_parser(
+        "oracle",
+        help="grade the solutions of task folders, and no work",
+        description="Report task folders whose own solution fails, or that reward no work.",
+        epilog=_ORACLE,
+    )
+    part.add_argument("folder", metavar="FOLDER", help="the tasks")
+    part.add_argument("--limit", metavar="N", type=int, help="try the first N tasks")
+    part.add_argument("--image", metavar="REF", help="in place of the tasks' images, or default")
+    part.add_argument("--in-place", action="store_true", help="run tests in the agent's sandbox")
+    part.add_argument(
+        "--allow-network",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a server that tasks may name, or internet for all; repeatable",
+    )
+    part.add_argument("--json", action="store_true", help="a trial on each line, for programs")
+    _options.provider(part)
+    part.set_defaults(verb=oracle)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -94,10 +135,52 @@ def check(args: argparse.Namespace) -> int:
                 _show(report)
             progress.show(f"checked {len(reports)} of {total}")
     print(doctor.summary(reports), file=sys.stderr if args.json else sys.stdout)
-    statuses = {report.status for report in reports}
-    if statuses.intersection(_BAD):
-        return 1
-    return _INFRASTRUCTURE if "unknown" in statuses else 0
+    return _status({report.status for report in reports})
+
+
+def oracle(args: argparse.Namespace) -> int:
+    """Run `oracle`."""
+    swe, unread = importlib.import_module("sandboxkit.integrations.swe"), dict[str, Any]()
+    tasks = swe.load_tasks(
+        args.folder,
+        image=args.image,
+        in_place=args.in_place or None,
+        allow_network=args.allow_network,
+        refused=unread,
+    )
+    tasks, statuses = dict(islice(tasks.items(), args.limit)), Counter[str]()
+    width = max(map(len, ("TASK", *tasks, *unread)))
+
+    def show(trial: Any) -> None:
+        statuses[trial.status] += 1
+        if args.json:
+            print(json.dumps(dataclasses.asdict(trial)), flush=True)
+            return
+        rewards = ("-" if each is None else f"{each:g}" for each in (trial.oracle, trial.nop))
+        print(
+            f"{safe_line(trial.task):{width}}  {'  '.join(f'{e:>6}' for e in rewards)}  {trial.status}"
+        )
+        for line in textwrap.wrap(safe_line(trial.detail), 96):
+            print(f"    {line}", flush=True)
+
+    async def try_all() -> None:
+        async with Session(args.provider, tags=("tasks-oracle",)) as session:
+            async for trial in swe.try_tasks(session, tasks):
+                show(trial)
+
+    if not args.json:
+        print(f"{'TASK':{width}}  ORACLE     NOP  STATUS")
+    for name, error in unread.items():
+        show(swe.TaskTrial(name, None, None, "unread", str(error)))
+    asyncio.run(try_all())
+    counts = ", ".join(f"{number} {status}" for status, number in sorted(statuses.items()))
+    summary = f"{count(statuses.total(), 'task')}: {counts}"
+    print(summary, file=sys.stderr if args.json else sys.stdout)
+    return _status(set(statuses))
+
+
+def _status(statuses: set[str]) -> int:
+    return 1 if statuses & _BAD else _INFRASTRUCTURE if "unknown" in statuses else 0
 
 
 def _show(report: Any) -> None:  # Any: as above

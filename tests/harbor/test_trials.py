@@ -16,9 +16,11 @@ import pytest
 from sandboxkit import ConfigurationError, Image, ProviderUnavailableError, Sandbox
 from sandboxkit.providers.local._provider import LocalBox
 from tests.adapters_document import use
+from tests.data_here import beside
 from tests.docker_here import TEST_IMAGE, require_docker
 from tests.frameworks_here import framework
 from tests.harbor.tasks import PHASES, SETTINGS, STATUS, write
+from tests.strangers.tasks import write as write_files
 
 framework("harbor")
 
@@ -31,6 +33,7 @@ from harbor.trial.hooks import TrialEvent  # noqa: E402
 from harbor.trial.trial import Trial  # noqa: E402
 
 IMPORT_PATH = "sandboxkit.integrations.harbor.environment:SandboxkitEnvironment"
+FOLDERS = beside(__file__, "../swe/test_formats.toml")["harbor"]
 ON = {"local": {"provider": "local", "image": "default"}, "docker": {"provider": "docker"}}
 pytestmark = [
     pytest.mark.anyio,
@@ -84,6 +87,17 @@ async def test_a_solution_earns_one_and_nothing_zero(tmp_path: Path, provider: s
         assert result.exception_info is None
         assert result.verifier_result.rewards == {"reward": reward}
     assert await there(provider) == set()
+
+
+@pytest.mark.parametrize("name", ["artifacts", "environments", "health", "helpers", "logs"])
+async def test_harbor_gives_the_rewards_that_load_tasks_gives(tmp_path: Path, name: str) -> None:
+    """As tests/swe/test_formats.py does without Harbor: 1 for the solution, 0 for nothing."""
+    files = {"task.toml": "version = '1.0'\n[environment]\n"} | FOLDERS[name]
+    task = write_files(tmp_path / name, **files, **{"environment/Dockerfile": "FROM debian"})
+    for agent, reward in (("oracle", 1), ("nop", 0)):
+        result = await (await trial(tmp_path, task, "local", agent)).run()
+        assert result.exception_info is None
+        assert result.verifier_result.rewards["reward"] == reward
 
 
 class Looking(NopAgent):

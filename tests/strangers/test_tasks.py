@@ -157,7 +157,9 @@ def test_a_name_that_a_terminal_would_obey_is_refused(tmp_path: Path, name: str)
 
 
 def test_what_a_task_may_have_is_bounded_by_the_session(tmp_path: Path) -> None:
-    task = load_task(write(tmp_path / "one", **{"task.toml": "[environment]\nmemory_mb = 1000\n"}))
+    task = load_task(
+        write(tmp_path / "one", **{"task.toml": "[sandboxkit]\n[environment]\nmemory_mb = 1000\n"})
+    )
     with Session("local", memory_mb=1000) as session:
         assert make_sandbox(session, task).spec.memory_mb == 1000
     refused = pytest.raises(ConfigurationError, match="task 'one' asks for memory_mb=1000")

@@ -42,7 +42,7 @@ def test_an_episode_over_http(url: str) -> None:
     assert send(f"{url}/state")[1]["episodes"] == [episode]
     status, refused = send(f"{url}/reset", {"task_id": task.id})
     assert (status, refused["error"][:21]) == (400, "1 episodes are runnin")
-    script = (task.tests.parent / "solution" / "reference.sh").read_text()
+    script = (task.tests.parent / "solution" / "solve.sh").read_text()
     action: dict[str, object] = {"tool": "bash", "arguments": {"command": script}}
     _, step = send(f"{url}/step", {"episode_id": episode, "action": action})
     assert (step["done"], step["reward"]) == (False, None)

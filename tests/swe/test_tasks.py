@@ -46,7 +46,7 @@ async def play(session: Session, task_id: str, solution: str | None) -> tuple[Sw
 
 @pytest.mark.parametrize(("provider", "task"), RUNS)
 async def test_the_reference_solution_scores_one(on: Session, task: str) -> None:
-    _, step = await play(on, task, "reference.sh")
+    _, step = await play(on, task, "solve.sh")
     assert step.verdict is not None
     assert (step.verdict.outcome, step.reward) == (Outcome.PASSED, 1.0), step.verdict
     assert step.verdict.trust == ("isolated" if task in ISOLATED else "shared")
