@@ -28,6 +28,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any  # Any: JSON
@@ -112,9 +113,12 @@ def _compared(
 class ExactChecker:
     """Accepts only output that equals the expected bytes."""
 
+    ignore_case: bool = False
+
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        return _mark(answer.output == answer.expected, "the output differs")
+        observed, expected = _cased(answer, self.ignore_case)
+        return _mark(observed == expected, "the output differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +138,8 @@ class TokensChecker:
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        texts = (answer.output, answer.expected)
-        observed, expected = (
-            (text.lower() if self.ignore_case else text).split() for text in texts
-        )
-        return _compared("word", observed, expected)
+        observed, expected = _cased(answer, self.ignore_case)
+        return _compared("word", observed.split(), expected.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class FloatsChecker:
 
     rel_tol: float = 1e-6
     abs_tol: float = 1e-6
+    ignore_case: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rel_tol", "abs_tol"):
@@ -157,7 +159,7 @@ class FloatsChecker:
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        observed, expected = answer.output.split(), answer.expected.split()
+        observed, expected = (text.split() for text in _cased(answer, self.ignore_case))
         if len(observed) != len(expected):
             return Mark(0.0, f"{len(observed)} words instead of {len(expected)}")
         return _compared("word", observed, expected, self._close)
@@ -193,6 +195,105 @@ class UnorderedLinesChecker:
         if extra is not None:
             return Mark(0.0, f"a line too many: {shown(extra[:_SHOWN].decode(errors='replace'))}")
         return _mark(observed == expected, "a line is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCodeBenchChecker:
+    """Decides as LiveCodeBench's grader does.
+
+    The output and each line are stripped. A line must be the same, or have the same words as decimal numbers.
+    """
+
+    def mark(self, answer: Answer) -> Mark:
+        """Return the decision on an output."""
+        observed, expected = (
+            [line.strip().encode(errors="surrogateescape") for line in text.strip().split("\n")]
+            for text in _texts(answer)
+        )
+        if len(observed) != len(expected):
+            return Mark(0.0, f"{len(observed)} lines instead of {len(expected)}")
+        return _compared("line", observed, expected, _same_decimals)
+
+
+def _same_decimals(*lines: bytes) -> bool:
+    try:
+        got, want = (
+            [Decimal(word) for word in line.decode(errors="surrogateescape").split()]
+            for line in lines
+        )
+        return got == want
+    except ArithmeticError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class AppsChecker:
+    """Decides as the grader of APPS does, which tries several comparisons and accepts an output if one does.
+
+    They are: the text without blanks at its ends or those of its lines; the lines as one number each; and the set
+    of lines, each as the set of its words, which may be numbers to three decimals. The last one ignores order and
+    repetitions.
+    """
+
+    def mark(self, answer: Answer) -> Mark:
+        """Return the decision on an output."""
+        output, expected = _texts(answer)
+        lines = output.splitlines()
+        stripped = "\n".join(line.strip() for line in lines).strip()
+        if expected.strip() in ("\n".join(lines).strip(), stripped):
+            return Mark(1.0)
+        wanted = [line.strip() for line in expected.split("\n") if line]
+        observed = [line for line in lines if line]
+        if wanted in (lines, observed) or _same_numbers(observed, wanted):
+            return Mark(1.0)
+        got, want = [line.split() for line in observed], [line.split() for line in wanted]
+        if _same_sets([words for words in got if words], want):
+            return Mark(1.0)
+        detail = LinesChecker().mark(answer).detail
+        return Mark(0.0, detail or "the output differs")
+
+
+def _same_numbers(observed: list[str], expected: list[str]) -> bool:
+    try:
+        got, want = [list(map(_python_float, lines)) for lines in (observed, expected)]
+    except ValueError:
+        return False
+    return len(got) == len(want) and all(
+        a == b or (math.isfinite(b) and abs(a - b) <= 1e-8 + 1e-5 * abs(b))
+        for a, b in zip(got, want, strict=True)
+    )
+
+
+def _same_sets(observed: list[list[str]], expected: list[list[str]]) -> bool:
+    if set(map(frozenset, observed)) == set(map(frozenset, expected)):
+        return True
+    try:
+        got, want = (
+            {frozenset(round(_python_float(word), 3) for word in words) for words in lines}
+            for lines in (observed, expected)
+        )
+        return got == want
+    except (ValueError, OverflowError):
+        return False
+
+
+def _python_float(text: str) -> float:
+    """Parse a number as Python does, of limited length."""
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError("it is too long")
+    return float(text)
+
+
+def _cased(answer: Answer, ignore_case: bool) -> tuple[bytes, bytes]:
+    output, expected = answer.output, answer.expected
+    return (output.lower(), expected.lower()) if ignore_case else (output, expected)
+
+
+def _texts(answer: Answer) -> tuple[str, str]:
+    return (
+        answer.output.decode(errors="surrogateescape"),
+        answer.expected.decode(errors="surrogateescape"),
+    )
 
 
 class AuthorError(Exception):
@@ -350,8 +451,13 @@ HostChecker = (
     | TokensChecker
     | FloatsChecker
     | UnorderedLinesChecker
+    | LiveCodeBenchChecker
+    | AppsChecker
     | FunctionChecker
 )
 """A checker that runs on the host."""
-OURS = (ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker)
+OURS = (
+    *(ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker),
+    *(LiveCodeBenchChecker, AppsChecker),
+)
 """The checkers that read no more of an output than `most_output`, in time in proportion to it."""

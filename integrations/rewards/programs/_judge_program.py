@@ -15,7 +15,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import language_of
-from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, mark_of
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
@@ -106,8 +106,12 @@ def judge_limits(limits: Limits) -> Limits:
 async def _run(
     session: Session, program: Compiled, testlib: JudgeProgram, limits: Limits, answer: Answer
 ) -> Mark | Verdict:
-    files = {"input.txt": answer.stdin, "output.txt": answer.output, "answer.txt": answer.expected}
-    ran = await execute(session, program, ProgramInput(args=tuple(files), files=files), limits)
+    contents = {"input.txt": answer.stdin, "output.txt": answer.output}
+    contents |= {"answer.txt": answer.expected, "correct_output.txt": answer.expected}
+    contents["solution_output.txt"] = answer.output
+    files = {name: contents[name] for name in testlib.arguments if name in contents}
+    stdin = answer.output if testlib.protocol == "icpc" else b""
+    ran = await execute(session, program, ProgramInput(stdin, testlib.arguments, files), limits)
     verdict = ran.verdict
     if verdict is not None and verdict.reward is None:
         return verdict
@@ -121,7 +125,7 @@ def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark:
     message = result.stderr.strip() or result.stdout.strip()
     status = result.returncode
     signalled = status > 128 and result.ending is not Ending.EXITED
-    mark = None if signalled else mark_of(status, message, testlib.most)
+    mark = None if signalled else testlib.mark(result)
     if mark is not None:
         return mark
     how = "it exceeded its CPU time" if status == OUT_OF_TIME else f"it exited with status {status}"
