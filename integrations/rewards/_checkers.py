@@ -27,6 +27,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -199,10 +200,7 @@ class UnorderedLinesChecker:
 
 @dataclass(frozen=True, slots=True)
 class LiveCodeBenchChecker:
-    """Decides as LiveCodeBench's grader does.
-
-    The output and each line are stripped. A line must be the same, or have the same words as decimal numbers.
-    """
+    """Decides as LiveCodeBench's grader: the same stripped lines, or their words are the same decimal numbers."""
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
@@ -210,17 +208,13 @@ class LiveCodeBenchChecker:
             [line.strip().encode(errors="surrogateescape") for line in text.strip().split("\n")]
             for text in _texts(answer)
         )
-        if len(observed) != len(expected):
-            return Mark(0.0, f"{len(observed)} lines instead of {len(expected)}")
         return _compared("line", observed, expected, _same_decimals)
 
 
 def _same_decimals(*lines: bytes) -> bool:
+    words = [line.decode(errors="surrogateescape").split() for line in lines]
     try:
-        got, want = (
-            [Decimal(word) for word in line.decode(errors="surrogateescape").split()]
-            for line in lines
-        )
+        got, want = (list(map(Decimal, each)) for each in words)
         return got == want
     except ArithmeticError:
         return False
@@ -228,7 +222,7 @@ def _same_decimals(*lines: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AppsChecker:
-    """Decides as the grader of APPS does, which tries several comparisons and accepts an output if one does.
+    """Decides as the grader of APPS, which accepts an output if one of several comparisons does.
 
     They are: the text without blanks at its ends or those of its lines; the lines as one number each; and the set
     of lines, each as the set of its words, which may be numbers to three decimals. The last one ignores order and
@@ -238,46 +232,37 @@ class AppsChecker:
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
         output, expected = _texts(answer)
-        lines = output.splitlines()
-        stripped = "\n".join(line.strip() for line in lines).strip()
-        if expected.strip() in ("\n".join(lines).strip(), stripped):
+        lines, wanted = output.splitlines(), [x.strip() for x in expected.split("\n") if x]
+        observed = list(filter(None, lines))
+        texts = ("\n".join(lines).strip(), "\n".join(map(str.strip, lines)).strip())
+        if expected.strip() in texts or wanted == lines or _same_numbers(observed, wanted):
             return Mark(1.0)
-        wanted = [line.strip() for line in expected.split("\n") if line]
-        observed = [line for line in lines if line]
-        if wanted in (lines, observed) or _same_numbers(observed, wanted):
+        got, want = [each for line in observed if (each := line.split())], map(str.split, wanted)
+        if _same_sets(got, list(want)):
             return Mark(1.0)
-        got, want = [line.split() for line in observed], [line.split() for line in wanted]
-        if _same_sets([words for words in got if words], want):
-            return Mark(1.0)
-        detail = LinesChecker().mark(answer).detail
-        return Mark(0.0, detail or "the output differs")
+        return Mark(0.0, LinesChecker().mark(answer).detail or "the output differs")
 
 
 def _same_numbers(observed: list[str], expected: list[str]) -> bool:
     try:
-        got, want = [list(map(_python_float, lines)) for lines in (observed, expected)]
+        pairs = [(_float(a), _float(b)) for a, b in zip(observed, expected, strict=True)]
     except ValueError:
         return False
-    return len(got) == len(want) and all(
-        a == b or (math.isfinite(b) and abs(a - b) <= 1e-8 + 1e-5 * abs(b))
-        for a, b in zip(got, want, strict=True)
+    return all(
+        a == b or (math.isfinite(b) and abs(a - b) <= 1e-8 + 1e-5 * abs(b)) for a, b in pairs
     )
 
 
 def _same_sets(observed: list[list[str]], expected: list[list[str]]) -> bool:
-    if set(map(frozenset, observed)) == set(map(frozenset, expected)):
-        return True
-    try:
-        got, want = (
-            {frozenset(round(_python_float(word), 3) for word in words) for words in lines}
-            for lines in (observed, expected)
-        )
-        return got == want
-    except (ValueError, OverflowError):
-        return False
+    for read in (str, lambda word: round(_float(word), 3)):
+        with suppress(ValueError, OverflowError):
+            got, want = ({frozenset(map(read, x)) for x in each} for each in (observed, expected))
+            if got == want:
+                return True
+    return False
 
 
-def _python_float(text: str) -> float:
+def _float(text: str) -> float:
     """Parse a number as Python does, of limited length."""
     if len(text) > _LONGEST_NUMBER:
         raise ValueError("it is too long")
@@ -289,11 +274,8 @@ def _cased(answer: Answer, ignore_case: bool) -> tuple[bytes, bytes]:
     return (output.lower(), expected.lower()) if ignore_case else (output, expected)
 
 
-def _texts(answer: Answer) -> tuple[str, str]:
-    return (
-        answer.output.decode(errors="surrogateescape"),
-        answer.expected.decode(errors="surrogateescape"),
-    )
+def _texts(answer: Answer) -> list[str]:
+    return [text.decode(errors="surrogateescape") for text in (answer.output, answer.expected)]
 
 
 class AuthorError(Exception):

@@ -18,7 +18,6 @@ from sandboxkit.integrations.rewards._evaluation import (
 from sandboxkit.integrations.rewards._extract import note_fences
 from sandboxkit.integrations.rewards._judge import NotPlainError
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._preamble import statements
 from sandboxkit.integrations.rewards._prefetch import prefetch_queue
 from sandboxkit.integrations.rewards._task import PreparedTask, prepared
 from sandboxkit.integrations.rewards._tests import Tests, definitions, tests_of, undefined
@@ -91,7 +90,8 @@ class HostCompare:
         imports, cases, tests = task.parts
         entry = str(task.get("entry_point", ""))
         prompt = definitions(task.get("prompt"), entry) if entry else []
-        prompt = [*statements(str(task.get("preamble", "")), submission), *prompt]
+        if preamble := task.get("preamble"):
+            prompt.insert(0, preamble)
 
         async def run() -> Verdict:
             given = Submission(submission, entry, prompt, imports)

@@ -15,7 +15,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import language_of
-from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, printed_score
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
@@ -106,10 +106,7 @@ def judge_limits(limits: Limits) -> Limits:
 async def _run(
     session: Session, program: Compiled, testlib: JudgeProgram, limits: Limits, answer: Answer
 ) -> Mark | Verdict:
-    contents = {"input.txt": answer.stdin, "output.txt": answer.output}
-    contents |= {"answer.txt": answer.expected, "correct_output.txt": answer.expected}
-    contents["solution_output.txt"] = answer.output
-    files = {name: contents[name] for name in testlib.arguments if name in contents}
+    files = {"input.txt": answer.stdin, "output.txt": answer.output, "answer.txt": answer.expected}
     stdin = answer.output if testlib.protocol == "icpc" else b""
     ran = await execute(session, program, ProgramInput(stdin, testlib.arguments, files), limits)
     verdict = ran.verdict
@@ -117,6 +114,12 @@ async def _run(
         return verdict
     if ran.result is None or (verdict and verdict.outcome is not Outcome.RUNTIME_ERROR):
         raise JudgeBroken(verdict.detail if verdict else "it did not start")
+    silent = testlib.protocol == "testlib" and not ran.result.stderr.strip()
+    if silent and printed_score(ran.result) is not None:
+        raise ConfigurationError(
+            f"the task's checker prints {ran.result.stdout.strip()!r} alone and exits with status 0, as those of "
+            "open-r1/codeforces do: give its JudgeProgram protocol='printed', or print nothing to stdout"
+        )
     return decided(ran.result, testlib)
 
 

@@ -30,22 +30,14 @@ _TEXT_ALONE = {
 }
 
 
-_UNITS = {
-    **{"": 1, "second": 1, "m": 1e-3, "millisecond": 1e-3},
-    **{"byte": 2**-20, "kilobyte": 2**-10, "megabyte": 1, "mb": 1, "gigabyte": 1024, "gb": 1024},
-}
-"""Units of limits, without an s at their ends, in seconds or megabytes."""
+_LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:s|seconds?|mb|megabytes?)?\s*", re.IGNORECASE)
 _MODULES = (
-    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
-    *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+    "string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
+    "operator, io, sys, json"
 )
-_LIVE_CODE_BENCH = "\n".join(
-    [
-        *(f"from {name} import *" for name in (*_MODULES, "builtins", "typing")),
-        f"import {', '.join(_MODULES)}",
-        "sys.setrecursionlimit(50000)",
-    ]
-)
+_STARS = f"{_MODULES}, builtins, typing".split(", ")
+_LIVE_CODE_BENCH = "\n".join(f"from {name} import *" for name in _STARS)
+_LIVE_CODE_BENCH += f"\nimport {_MODULES}\nsys.setrecursionlimit(50000)"
 _APPS = """\
 import sys, time, itertools, collections, math, fractions, random, heapq
 from itertools import accumulate, product, permutations, combinations
@@ -53,7 +45,6 @@ from collections import Counter, OrderedDict, deque, defaultdict, ChainMap
 from functools import lru_cache
 from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
 from typing import List, Tuple
-import numpy as np
 from heapq import *
 stdin, stdout = sys.stdin, sys.stdout"""
 
@@ -78,30 +69,22 @@ def load_live_code_bench(row: Row) -> Task:
     if kinds == {"functional"}:
         metadata = _object(row.get("metadata"), "metadata")
         name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
-        calls = [
-            (
-                [_object(line, "input") for line in _text(a).strip().split("\n")],
-                _object(b, "output"),
-            )
-            for a, b in pairs
-        ]
-        return _calls(name, "metadata has no func_name", calls, 1, _LIVE_CODE_BENCH)
+        lines = [[_object(x, "input") for x in _text(a).strip().split("\n")] for a, _ in pairs]
+        calls = [(args, _object(b, "output")) for args, (_, b) in zip(lines, pairs, strict=True)]
+        return _calls(name, calls, 1, _LIVE_CODE_BENCH)
     if kinds - {"stdin"}:
         raise ConfigurationError(
-            f"the row's cases have testtype={', '.join(sorted(map(str, kinds)))}: give rows whose cases are all "
-            "'stdin' or all 'functional'"
+            f"the row's cases are {', '.join(sorted(map(str, kinds)))}: give all 'stdin' or all 'functional'"
         )
     return {**_task(pairs, "live_code_bench"), "preamble": _LIVE_CODE_BENCH}
 
 
-def _calls(
-    name: Any, lack: str, calls: Sequence[tuple[list[Any], Any]], tuples: int, preamble: str
-) -> Task:
+def _calls(name: Any, calls: Sequence[tuple[list[Any], Any]], tuples: int, preamble: str) -> Task:
     """Return a task of `HostCompare` for calls of a function, or of a method of LeetCode's class Solution."""
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ConfigurationError(f"the row's {lack}: give the name of the function that is called")
-    if not calls:
-        raise ConfigurationError("the row has no cases")
+    if not calls or not isinstance(name, str) or not name.isidentifier():
+        raise ConfigurationError(
+            f"the row has no cases, or no name of their function in its func_name or fn_name: {name!r}"
+        )
     return {
         "entry_point": name,
         "cases": [{"args": args, "expected": expected} for args, expected in calls],
@@ -203,10 +186,10 @@ def load_taco(row: Row) -> Task:
     if both.get("fn_name"):
         if not all(isinstance(args, list | tuple) for args, _ in pairs):
             raise ConfigurationError(
-                "the row has fn_name and inputs that are no lists of arguments"
+                "the row has fn_name, and inputs that are no lists of arguments"
             )
         calls = [(_int_keys(args), _int_keys(result)) for args, result in pairs]
-        task = _calls(both["fn_name"], "fn_name is no name", calls, 2, _APPS)
+        task = _calls(both["fn_name"], calls, 2, _APPS)
         for case in task["cases"]:
             # The data set has most results in a list of their own, and its grader accepts them with and without it.
             if isinstance(case["expected"], list):
@@ -235,14 +218,11 @@ def _limits(row: Mapping[str, Any]) -> Task:
     for name, key in (("time_limit", "time_limit"), ("memory_limit", "memory_limit_mb")):
         if not row.get(name):
             continue
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(\w*)\s*", str(row[name]).lower())
-        unit = _UNITS.get(found[2].removesuffix("s")) if found else None
-        if found is None or unit is None:
+        if not (found := _LIMIT.fullmatch(str(row[name]))):
             raise ConfigurationError(
                 f"the row's {name}={row[name]!r} cannot be read: give a number, in seconds or megabytes, or None"
             )
-        number = float(found[1]) * unit
-        limits[key] = number if key == name else max(int(number), 1)
+        limits[key] = float(found[1]) if key == name else max(int(float(found[1])), 1)
     return limits
 
 
@@ -256,8 +236,8 @@ def load_codeforces(row: Row) -> Task:
     row = _read(row, "load_codeforces")
     if row.get("interaction_format") or row.get("executable") is False:
         raise ConfigurationError(
-            "the row has an interaction_format or executable=False, so the data set cannot grade it: make the task "
-            "yourself; an interactive one has a JudgeProgram as its interactor"
+            "the row has an interaction_format or executable=False, so no tests: make an interactive task yourself, "
+            "with a JudgeProgram as its interactor"
         )
     tests = _cases_of(row, "official_tests")
     generated = row.get("generated_tests")

@@ -19,6 +19,7 @@ _MOST_BYTES = 1 << 30
 _TYPES = re.compile(r"^type:(.*(?:\n[ \t]*-.*)*)", re.MULTILINE)
 _UNSUPPORTED = frozenset(("multi-pass", "scoring", "submit-answer", "score"))
 """Types of problems, and words of `validation`, that ask for what is not done here."""
+_TOLERANCES = ("float_relative_tolerance", "float_absolute_tolerance", "float_tolerance")
 _OWN_ARGUMENTS = re.compile(r"^[ \t]*(output_validator_(?:flags|args)|args|files):", re.MULTILINE)
 """What a file beside the cases may set for some of them."""
 _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java": "java"}
@@ -138,28 +139,22 @@ def load_icpc(folder: str | Path) -> Task:
 def _default_validator(
     files: Folder, flags: list[str]
 ) -> ExactChecker | FloatsChecker | TokensChecker:
-    tolerances: dict[str, float] = {}
-    names = {"float_relative_tolerance": ("rel_tol",), "float_absolute_tolerance": ("abs_tol",)}
-    left = iter(flags)
+    left, tolerances, others = iter(flags), dict[str, float](), set[str]()
     for flag in left:
-        if flag == "float_tolerance" or flag in names:
-            number = _number(files, flag, next(left, ""))
-            tolerances |= dict.fromkeys(names.get(flag, ("rel_tol", "abs_tol")), number)
-        elif flag not in ("case_sensitive", "space_change_sensitive"):
-            raise ConfigurationError(f"{files.path} has the unknown validator_flags {flag!r}")
-    ignore_case = "case_sensitive" not in flags
-    if "space_change_sensitive" in flags:
-        if tolerances:
-            raise ConfigurationError(
-                f"{files.path} has validator_flags with float tolerances and space_change_sensitive, which Program "
-                "does not compare together: give the task a checker"
-            )
-        return ExactChecker(ignore_case)
-    if tolerances:
-        return FloatsChecker(
-            tolerances.get("rel_tol", 0.0), tolerances.get("abs_tol", 0.0), ignore_case
+        if flag in _TOLERANCES:
+            tolerances[flag] = _number(files, flag, next(left, ""))
+        else:
+            others.add(flag)
+    exact, ignore_case = "space_change_sensitive" in others, "case_sensitive" not in others
+    if others - {"case_sensitive", "space_change_sensitive"} or (exact and tolerances):
+        raise ConfigurationError(
+            f"{files.path} has the validator_flags {' '.join(flags)!r}, by which Program does not compare: give the "
+            "task a checker"
         )
-    return TokensChecker(ignore_case)
+    if tolerances:
+        relative, absolute, both = (tolerances.get(name, 0.0) for name in _TOLERANCES)
+        return FloatsChecker(relative or both, absolute or both, ignore_case)
+    return ExactChecker(ignore_case) if exact else TokensChecker(ignore_case)
 
 
 def _validator(files: Folder, names: list[str], flags: list[str]) -> JudgeProgram:

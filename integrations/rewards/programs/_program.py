@@ -1,5 +1,6 @@
 """The grader of whole programs in any language: compiles once, runs each case, compares on the host."""
 
+import ast
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from typing import Any, ClassVar
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations.rewards._extract import extract_code, note_fences
 from sandboxkit.integrations.rewards._limits import Limits
-from sandboxkit.integrations.rewards._preamble import with_preamble
+from sandboxkit.integrations.rewards._parse import parse_or_none
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import build
 from sandboxkit.integrations.rewards.programs._evaluate import evaluate
@@ -106,7 +107,7 @@ class Program:
     ) -> Verdict:
         code = f"{submission}\n{problem.tests}\n" if problem.tests else submission
         if problem.language.source.endswith(".py"):
-            code = with_preamble(problem.preamble, code)
+            code = _with_preamble(problem.preamble, code)
         memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
         language = problem.language.bound(code, memory)
         program = (await build(session, language, code, self._compiler(problem))).answer
@@ -144,3 +145,16 @@ class Program:
         return dataclasses.replace(
             self.compile_limits, memory_mb=memory, reuse=self.limits.reuse, wall=None
         )
+
+
+def _with_preamble(preamble: str, code: str) -> str:
+    """Return a Python program with its preamble, which comes after imports from `__future__`."""
+    lines = code.removeprefix("\ufeff").split("\n")
+    tree = parse_or_none("\n".join(lines)) if preamble else None
+    futures = [
+        node.end_lineno or 0
+        for node in (tree.body if tree else ())
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    at = max(futures, default=0)
+    return "\n".join([*lines[:at], preamble, *lines[at:]]) if preamble else code

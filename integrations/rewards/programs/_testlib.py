@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from sandboxkit import ConfigurationError, ProcessResult
 from sandboxkit.integrations.rewards._boundary import shown
@@ -22,7 +22,7 @@ _ACCEPTED, _REJECTED = 42, 43
 _ARGUMENTS = {
     "testlib": ("input.txt", "output.txt", "answer.txt"),
     "icpc": ("input.txt", "answer.txt", "./"),
-    "printed": ("input.txt", "correct_output.txt", "solution_output.txt"),
+    "printed": ("input.txt", "answer.txt", "output.txt"),
 }
 
 
@@ -69,9 +69,10 @@ class JudgeProgram:
                     f"the checker's file {name!r} is not a plain name with text, such as 'testlib.h'"
                 )
         object.__setattr__(self, "args", tuple(self.args))
-        if self.protocol not in get_args(Protocol):
-            known = ", ".join(map(repr, get_args(Protocol)))
-            raise ConfigurationError(f"protocol={self.protocol!r} is unknown: give one of {known}")
+        if self.protocol not in _ARGUMENTS:
+            raise ConfigurationError(
+                f"protocol={self.protocol!r} is none of {', '.join(_ARGUMENTS)}"
+            )
         if not self.most > 0:
             raise ConfigurationError(f"most={self.most!r} is not a positive number of points")
 
@@ -93,9 +94,15 @@ class JudgeProgram:
         if self.protocol == "icpc":
             score = {_ACCEPTED: 1.0, _REJECTED: 0.0}.get(result.returncode)
         else:
-            printed = result.returncode == OK and _SCORE.fullmatch(result.stdout.strip())
-            score = float(printed[0]) if printed else None
-        return None if score is None or score > 1 else Mark(score, "" if score == 1 else detail)
+            score = printed_score(result)
+        return None if score is None else Mark(score, "" if score == 1 else detail)
+
+
+def printed_score(result: ProcessResult) -> float | None:
+    """Return the score from 0 to 1 that a program with status 0 has printed; None if it has printed anything else."""
+    found = _SCORE.fullmatch(result.stdout.strip())
+    score = float(found[0]) if found and result.returncode == OK else 2.0
+    return score if score <= 1 else None
 
 
 def mark_of(status: int, message: str, most: float) -> Mark | None:
