@@ -39,7 +39,10 @@ def grader(wheels: list[str], package: str, path: str) -> dict[str, Any]:  # Any
     """Load a grader's module from the wheel of its package."""
     (wheel,) = (each for each in wheels if Path(each).name.startswith(f"{package}-"))
     source = zipfile.ZipFile(wheel).read(path).decode()
-    names = {"__name__": path, "__package__": path.rpartition("/")[0].replace("/", ".")}
+    names: dict[str, Any] = {
+        "__name__": path,
+        "__package__": path.rpartition("/")[0].replace("/", "."),
+    }
     exec(compile(source, path, "exec"), names)
     names["reliability_guard"] = lambda *_, **__: None  # it would disable this process
     return names
