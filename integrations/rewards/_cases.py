@@ -38,6 +38,8 @@ class FunctionCase:
     source: str
     expected: Wire
     comparison: Comparison = PYTHON_EQUAL
+    others: tuple[Wire, ...] = ()
+    """Other results that are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def _declared(case: Any, task: Mapping[str, Any], comparison: Comparison) -> Cas
             args = [source(read(each)) for each in case.get("args") or ()]
             kwargs = (case.get("kwargs") or {}).items()
             args += [f"{key}={source(read(value))}" for key, value in kwargs]
-            return FunctionCase(f"{name}({', '.join(args)})", plain(read(expected)), comparison)
+            others = tuple(plain(read(each)) for each in case.get("also") or ())
+            call = f"{name}({', '.join(args)})"
+            return FunctionCase(call, plain(read(expected)), comparison, others)
         case _:
             raise ConfigurationError(
                 f"case {str(case)[:100]} has neither stdin and stdout nor args and expected"

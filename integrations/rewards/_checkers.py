@@ -27,7 +27,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from typing import Any  # Any: JSON
@@ -112,9 +114,12 @@ def _compared(
 class ExactChecker:
     """Accepts only output that equals the expected bytes."""
 
+    ignore_case: bool = False
+
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        return _mark(answer.output == answer.expected, "the output differs")
+        observed, expected = _cased(answer, self.ignore_case)
+        return _mark(observed == expected, "the output differs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +139,8 @@ class TokensChecker:
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        texts = (answer.output, answer.expected)
-        observed, expected = (
-            (text.lower() if self.ignore_case else text).split() for text in texts
-        )
-        return _compared("word", observed, expected)
+        observed, expected = _cased(answer, self.ignore_case)
+        return _compared("word", observed.split(), expected.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class FloatsChecker:
 
     rel_tol: float = 1e-6
     abs_tol: float = 1e-6
+    ignore_case: bool = False
 
     def __post_init__(self) -> None:
         for name in ("rel_tol", "abs_tol"):
@@ -157,7 +160,7 @@ class FloatsChecker:
 
     def mark(self, answer: Answer) -> Mark:
         """Return the decision on an output."""
-        observed, expected = answer.output.split(), answer.expected.split()
+        observed, expected = (text.split() for text in _cased(answer, self.ignore_case))
         if len(observed) != len(expected):
             return Mark(0.0, f"{len(observed)} words instead of {len(expected)}")
         return _compared("word", observed, expected, self._close)
@@ -193,6 +196,86 @@ class UnorderedLinesChecker:
         if extra is not None:
             return Mark(0.0, f"a line too many: {shown(extra[:_SHOWN].decode(errors='replace'))}")
         return _mark(observed == expected, "a line is missing")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCodeBenchChecker:
+    """Decides as LiveCodeBench's grader: the same stripped lines, or their words are the same decimal numbers."""
+
+    def mark(self, answer: Answer) -> Mark:
+        """Return the decision on an output."""
+        observed, expected = (
+            [line.strip().encode(errors="surrogateescape") for line in text.strip().split("\n")]
+            for text in _texts(answer)
+        )
+        return _compared("line", observed, expected, _same_decimals)
+
+
+def _same_decimals(*lines: bytes) -> bool:
+    words = [line.decode(errors="surrogateescape").split() for line in lines]
+    try:
+        got, want = (list(map(Decimal, each)) for each in words)
+        return got == want
+    except ArithmeticError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class AppsChecker:
+    """Decides as the grader of APPS, which accepts an output if one of several comparisons does.
+
+    They are: the text without blanks at its ends or those of its lines; the lines as one number each; and the set
+    of lines, each as the set of its words, which may be numbers to three decimals. The last one ignores order and
+    repetitions.
+    """
+
+    def mark(self, answer: Answer) -> Mark:
+        """Return the decision on an output."""
+        output, expected = _texts(answer)
+        lines, wanted = output.splitlines(), [x.strip() for x in expected.split("\n") if x]
+        observed = list(filter(None, lines))
+        texts = ("\n".join(lines).strip(), "\n".join(map(str.strip, lines)).strip())
+        if expected.strip() in texts or wanted == lines or _same_numbers(observed, wanted):
+            return Mark(1.0)
+        got, want = [each for line in observed if (each := line.split())], map(str.split, wanted)
+        if _same_sets(got, list(want)):
+            return Mark(1.0)
+        return Mark(0.0, LinesChecker().mark(answer).detail or "the output differs")
+
+
+def _same_numbers(observed: list[str], expected: list[str]) -> bool:
+    try:
+        pairs = [(_float(a), _float(b)) for a, b in zip(observed, expected, strict=True)]
+    except ValueError:
+        return False
+    return all(
+        a == b or (math.isfinite(b) and abs(a - b) <= 1e-8 + 1e-5 * abs(b)) for a, b in pairs
+    )
+
+
+def _same_sets(observed: list[list[str]], expected: list[list[str]]) -> bool:
+    for read in (str, lambda word: round(_float(word), 3)):
+        with suppress(ValueError, OverflowError):
+            got, want = ({frozenset(map(read, x)) for x in each} for each in (observed, expected))
+            if got == want:
+                return True
+    return False
+
+
+def _float(text: str) -> float:
+    """Parse a number as Python does, of limited length."""
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError("it is too long")
+    return float(text)
+
+
+def _cased(answer: Answer, ignore_case: bool) -> tuple[bytes, bytes]:
+    output, expected = answer.output, answer.expected
+    return (output.lower(), expected.lower()) if ignore_case else (output, expected)
+
+
+def _texts(answer: Answer) -> list[str]:
+    return [text.decode(errors="surrogateescape") for text in (answer.output, answer.expected)]
 
 
 class AuthorError(Exception):
@@ -350,8 +433,13 @@ HostChecker = (
     | TokensChecker
     | FloatsChecker
     | UnorderedLinesChecker
+    | LiveCodeBenchChecker
+    | AppsChecker
     | FunctionChecker
 )
 """A checker that runs on the host."""
-OURS = (ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker)
+OURS = (
+    *(ExactChecker, LinesChecker, TokensChecker, FloatsChecker, UnorderedLinesChecker),
+    *(LiveCodeBenchChecker, AppsChecker),
+)
 """The checkers that read no more of an output than `most_output`, in time in proportion to it."""

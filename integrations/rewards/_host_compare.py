@@ -37,7 +37,8 @@ class HostCompare:
 
     - `cases`, a list of {"args", "kwargs", "expected"} for the function `entry_point` or of
       {"stdin", "stdout"} for a program, with `strict` (default True: 1, 1.0 and True differ),
-      `rel_tol` and `abs_tol`, which a case can override. Values that JSON lacks are written as
+      `rel_tol` and `abs_tol`, which a case can override. `also` lists other results that are right, and `tuples`
+      is the depth to which a tuple equals an expected list. Values that JSON lacks are written as
       {"__tuple__": [1, 2]},
       {"__set__": []}, {"__frozenset__": []}, {"__bytes__": "6162"}, {"__dict__": [[1, 2]]},
       {"__float__": "nan"}, {"__complex__": [1, 2]}, {"__decimal__": "1.10"},
@@ -92,7 +93,9 @@ class HostCompare:
             task = self.prepared(task)
         imports, cases, tests = task.parts
         entry = str(task.get("entry_point", ""))
-        prompt = definitions(task.get("prompt"), entry) if entry else ()
+        prompt = definitions(task.get("prompt"), entry) if entry else []
+        if preamble := task.get("preamble"):
+            prompt.insert(0, preamble)
 
         async def run() -> Verdict:
             given = Submission(submission, entry, prompt, imports)

@@ -45,6 +45,7 @@ class CaseKeys(Keys):
     args: Sequence[Any] = Field((), description="positional arguments")
     kwargs: Mapping[str, Any] = Field({}, description="keyword arguments")
     expected: Any = Field(None, description="the result")
+    also: Sequence[Any] = Field((), description="other results that are right")
     stdin: Text = Field("", description="the program's standard input")
     stdout: Text = Field("", description="the expected standard output")
     strict: bool = Field(True, description="instead of the task's")
@@ -58,7 +59,8 @@ class CaseKeys(Keys):
             return row
         given = {name for name, value in row.items() if value is not None}
         function = "expected" in row and not given & {"stdin", "stdout"}
-        program = {"stdin", "stdout"} <= given and not given & {"args", "kwargs", "expected"}
+        program = {"stdin", "stdout"} <= given
+        program = program and not given & {"args", "kwargs", "expected", "also"}
         if not function and not program:
             raise ValueError(f"is {shown(row)}: give args and expected, or stdin and stdout")
         return row
@@ -115,6 +117,7 @@ class TaskKeys(Keys):
         "strict": ("cases",),
         "rel_tol": ("cases",),
         "abs_tol": ("cases",),
+        "tuples": ("cases",),
         "test": ("entry_point",),
         "in_place": _TESTS,
         "stateful": _TESTS,
@@ -124,7 +127,12 @@ class TaskKeys(Keys):
     strict: bool = Field(True, description="whether 1, 1.0 and True differ in cases")
     rel_tol: _Tolerance = Field(0.0, description="relative tolerance for floats in cases")
     abs_tol: _Tolerance = Field(0.0, description="absolute tolerance for floats in cases")
+    tuples: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="to which depth a tuple equals an expected list in cases; 1: the result itself",
+    )
     entry_point: Text = Field("", description="the function that is called")
+    preamble: Text = Field("", description="imports that come before the submission")
     prompt: Text | Sequence[Any] = Field(
         "",
         description="the model's prompt, text or messages; its imports and helpers come before the submission and the tests",
@@ -187,6 +195,6 @@ def no_function(entry: object) -> ConfigurationError:
 
 def comparison_of(task: Row, case: Row) -> Comparison:
     """Return a case's comparison. A missing `strict`, `rel_tol` or `abs_tol` is taken from the task."""
-    names = ("strict", "rel_tol", "abs_tol")
+    names = ("strict", "rel_tol", "abs_tol", "tuples")
     given = [*task.items(), *case.items()]
     return Comparison(**{name: each for name, each in given if name in names and each is not None})

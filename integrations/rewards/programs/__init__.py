@@ -16,6 +16,7 @@ from sandboxkit.integrations.rewards.programs._languages import LANGUAGES, Langu
 from sandboxkit.integrations.rewards.programs._loaders import (
     load_apps,
     load_code_contests,
+    load_codeforces,
     load_live_code_bench,
     load_taco,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "language_of",
     "load_apps",
     "load_code_contests",
+    "load_codeforces",
     "load_icpc",
     "load_live_code_bench",
     "load_polygon",

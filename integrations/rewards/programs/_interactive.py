@@ -74,7 +74,7 @@ async def converse(
         options = run_options(own, resets=False, forks_python=False)
         async with session.sandbox(counted=False, **options) as judge:
             asking = judge.exec(
-                (*interactor.language.run, "input.txt", "output.txt", "answer.txt"),
+                (*interactor.language.run, *testlib.arguments),
                 setup=setup(interactor, own, files),
                 env=interactor.language.env,
                 stdin=True,

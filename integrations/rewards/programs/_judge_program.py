@@ -15,7 +15,7 @@ from sandboxkit.integrations.rewards._verdict import Outcome, Verdict, failed, m
 from sandboxkit.integrations.rewards.programs._compile import Compiled, build
 from sandboxkit.integrations.rewards.programs._execute import ProgramInput, execute
 from sandboxkit.integrations.rewards.programs._languages import language_of
-from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, mark_of
+from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram, printed_score
 
 SECONDS = 10.0
 """CPU time limit in seconds for one run of a checker or interactor."""
@@ -107,12 +107,19 @@ async def _run(
     session: Session, program: Compiled, testlib: JudgeProgram, limits: Limits, answer: Answer
 ) -> Mark | Verdict:
     files = {"input.txt": answer.stdin, "output.txt": answer.output, "answer.txt": answer.expected}
-    ran = await execute(session, program, ProgramInput(args=tuple(files), files=files), limits)
+    stdin = answer.output if testlib.protocol == "icpc" else b""
+    ran = await execute(session, program, ProgramInput(stdin, testlib.arguments, files), limits)
     verdict = ran.verdict
     if verdict is not None and verdict.reward is None:
         return verdict
     if ran.result is None or (verdict and verdict.outcome is not Outcome.RUNTIME_ERROR):
         raise JudgeBroken(verdict.detail if verdict else "it did not start")
+    silent = testlib.protocol == "testlib" and not ran.result.stderr.strip()
+    if silent and printed_score(ran.result) is not None:
+        raise ConfigurationError(
+            f"the task's checker prints {ran.result.stdout.strip()!r} alone and exits with status 0, as those of "
+            "open-r1/codeforces do: give its JudgeProgram protocol='printed', or print nothing to stdout"
+        )
     return decided(ran.result, testlib)
 
 
@@ -121,7 +128,7 @@ def decided(result: ProcessResult, testlib: JudgeProgram) -> Mark:
     message = result.stderr.strip() or result.stdout.strip()
     status = result.returncode
     signalled = status > 128 and result.ending is not Ending.EXITED
-    mark = None if signalled else mark_of(status, message, testlib.most)
+    mark = None if signalled else testlib.mark(result)
     if mark is not None:
         return mark
     how = "it exceeded its CPU time" if status == OUT_OF_TIME else f"it exited with status {status}"

@@ -1,7 +1,8 @@
-"""Converts rows of public data sets to tasks of `Program`; nothing is downloaded."""
+"""Converts rows of public data sets to tasks of `Program` and `HostCompare`; nothing is downloaded."""
 
 import base64
 import pickletools
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from sandboxkit.integrations._rows import parsed, plain_row
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Row = Mapping[str, Any]  # Any: a row of a data set
-Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
+Task = dict[str, Any]  # Any: the keys of a grader's tasks
 _MOST_BYTES = 1 << 30
 """Largest size of a row's cases, decompressed. LiveCodeBench has rows of a few hundred million bytes."""
 _COLUMNS = {
@@ -20,6 +21,7 @@ _COLUMNS = {
     "load_taco": ("input_output",),
     "Program, without a loader": ("cases",),
     "HostCompare, without a loader": ("test_list", "tests", "test"),
+    "load_codeforces": ("official_tests", "examples"),
 }
 """Columns with cases, by what reads them."""
 _TEXT_ALONE = {
@@ -28,12 +30,32 @@ _TEXT_ALONE = {
 }
 
 
+_LIMIT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:s|seconds?|mb|megabytes?)?\s*", re.IGNORECASE)
+_MODULES = (
+    "string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, "
+    "operator, io, sys, json"
+)
+_STARS = f"{_MODULES}, builtins, typing".split(", ")
+_LIVE_CODE_BENCH = "\n".join(f"from {name} import *" for name in _STARS)
+_LIVE_CODE_BENCH += f"\nimport {_MODULES}\nsys.setrecursionlimit(50000)"
+_APPS = """\
+import sys, time, itertools, collections, math, fractions, random, heapq
+from itertools import accumulate, product, permutations, combinations
+from collections import Counter, OrderedDict, deque, defaultdict, ChainMap
+from functools import lru_cache
+from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
+from typing import List, Tuple
+from heapq import *
+stdin, stdout = sys.stdin, sys.stdout"""
+
+
 def load_live_code_bench(row: Row) -> Task:
     """Convert a row of LiveCodeBench (code_generation), with its public and private cases, to a task.
 
-    Private cases may be compressed (a pickled JSON text, then zlib, then base64); they are decoded
-    without running pickled code. Raises ConfigurationError for cases that cannot be decoded, and for a
-    row whose cases call a function, because `HostCompare` grades those.
+    `Program` grades it, or `HostCompare` if the cases call a function; the task then has `entry_point`. It has the
+    data set's own comparison, and the imports that its grader puts before a submission. Private cases may be
+    compressed (a pickled JSON text, then zlib, then base64); they are decoded without running pickled code. Raises
+    ConfigurationError for cases that cannot be decoded.
     """
     row = _read(row, "load_live_code_bench")
     cases = [
@@ -42,10 +64,34 @@ def load_live_code_bench(row: Row) -> Task:
         if row.get(name)
         for case in _listed(row[name], name)
     ]
-    for case in cases:
-        if (kind := case.get("testtype") or "stdin") != "stdin":
-            raise _for_host_compare(f"testtype={kind!r}")
-    return _task([(case["input"], case["output"]) for case in cases])
+    pairs = [(case["input"], case["output"]) for case in cases]
+    kinds = {case.get("testtype") or "stdin" for case in cases}
+    if kinds == {"functional"}:
+        metadata = _object(row.get("metadata"), "metadata")
+        name = metadata.get("func_name") if isinstance(metadata, Mapping) else None
+        lines = [[_object(x, "input") for x in _text(a).strip().split("\n")] for a, _ in pairs]
+        calls = [(args, _object(b, "output")) for args, (_, b) in zip(lines, pairs, strict=True)]
+        return _calls(name, calls, 1, _LIVE_CODE_BENCH)
+    if kinds - {"stdin"}:
+        raise ConfigurationError(
+            f"the row's cases are {', '.join(sorted(map(str, kinds)))}: give all 'stdin' or all 'functional'"
+        )
+    return {**_task(pairs, "live_code_bench"), "preamble": _LIVE_CODE_BENCH}
+
+
+def _calls(name: Any, calls: Sequence[tuple[list[Any], Any]], tuples: int, preamble: str) -> Task:
+    """Return a task of `HostCompare` for calls of a function, or of a method of LeetCode's class Solution."""
+    if not calls or not isinstance(name, str) or not name.isidentifier():
+        raise ConfigurationError(
+            f"the row has no cases, or no name of their function in its func_name or fn_name: {name!r}"
+        )
+    return {
+        "entry_point": name,
+        "cases": [{"args": args, "expected": expected} for args, expected in calls],
+        "strict": False,
+        "tuples": tuples,
+        "preamble": preamble,
+    }
 
 
 # Any, in what follows: a value of a row.
@@ -86,7 +132,8 @@ def load_code_contests(row: Row) -> Task:
 
     The public, private and generated tests become the cases. A row's `checker` is a testlib program,
     which needs your own testlib.h: `dataclasses.replace(task["checker"], files={"testlib.h": text})`.
-    Without a checker, output is compared word by word. Raises ConfigurationError for a row without cases.
+    Without a checker, output is compared as in CodeContests: word by word, regardless of case, with numbers within
+    1e-5. Raises ConfigurationError for a row without cases.
     """
     row = _read(row, "load_code_contests")
     pairs: list[tuple[Any, Any]] = []
@@ -96,7 +143,7 @@ def load_code_contests(row: Row) -> Task:
             pairs += _zipped(value.get("input"), value.get("output"), name)
         elif value:
             pairs += [(each["input"], each["output"]) for each in _listed(value, name)]
-    task = _task(pairs, checker="tokens")
+    task = _task(pairs, "code_contests")
     if row.get("checker"):
         task["checker"] = JudgeProgram(row["checker"])
     limit = row.get("time_limit")
@@ -127,29 +174,95 @@ def with_files(
 def load_taco(row: Row) -> Task:
     """Convert a row of TACO or APPS, whose `input_output` is JSON with inputs and outputs, to a task.
 
-    Raises ConfigurationError for cases that cannot be read, and for a row with `fn_name`, because
-    `HostCompare` grades those.
+    `Program` grades it, or `HostCompare` if the row has `fn_name`; the task then has `entry_point`. It has the
+    comparison of APPS, and the imports that its grader puts before a submission. Raises ConfigurationError for cases
+    and limits that cannot be read. The limits of TACO are for programs, so calls have those of `HostCompare`.
     """
     row = _read(row, "load_taco")
     both = _object(row["input_output"], "input_output")
     if not isinstance(both, Mapping):
         raise ConfigurationError("the row's input_output is no object with inputs and outputs")
+    pairs = _zipped(both.get("inputs"), both.get("outputs"), "input_output")
     if both.get("fn_name"):
-        raise _for_host_compare(f"fn_name={both['fn_name']!r}")
-    task = _task(_zipped(both.get("inputs"), both.get("outputs"), "input_output"))
-    limit = _leading_number(row.get("time_limit"))
-    return {**task, "time_limit": limit} if limit else task
+        if not all(isinstance(args, list | tuple) for args, _ in pairs):
+            raise ConfigurationError(
+                "the row has fn_name, and inputs that are no lists of arguments"
+            )
+        calls = [(_int_keys(args), _int_keys(result)) for args, result in pairs]
+        task = _calls(both["fn_name"], calls, 2, _APPS)
+        for case in task["cases"]:
+            # The data set has most results in a list of their own, and its grader accepts them with and without it.
+            if isinstance(case["expected"], list):
+                case["also"] = case["expected"][:1]
+        return task
+    return {**_task(pairs, "apps"), "preamble": _APPS, **_limits(row)}
 
 
 load_apps = load_taco
 
 
-def _leading_number(value: object) -> float | None:
-    """Return the number at the start of text such as "2.0 seconds"; None if there is none."""
+def _int_keys(value: Any) -> Any:
+    """Return a value of JSON, with objects whose keys are whole numbers as dicts that have these as keys."""
+    if isinstance(value, list | tuple):
+        return [each if isinstance(each, list) else _int_keys(each) for each in value]
     try:
-        return float(str(value).split()[0])
-    except (ValueError, IndexError):
-        return None
+        pairs = [[int(key), each] for key, each in value.items()]
+    except (AttributeError, ValueError):
+        return value
+    return {"__dict__": pairs}
+
+
+def _limits(row: Mapping[str, Any]) -> Task:
+    """Return the keys for limits such as "2.0 seconds" and "256 megabytes". Raises ConfigurationError for others."""
+    limits: Task = {}
+    for name, key in (("time_limit", "time_limit"), ("memory_limit", "memory_limit_mb")):
+        if not row.get(name):
+            continue
+        if not (found := _LIMIT.fullmatch(str(row[name]))):
+            raise ConfigurationError(
+                f"the row's {name}={row[name]!r} cannot be read: give a number, in seconds or megabytes, or None"
+            )
+        limits[key] = float(found[1]) if key == name else max(int(float(found[1])), 1)
+    return limits
+
+
+def load_codeforces(row: Row) -> Task:
+    """Convert a row of open-r1/codeforces to a task.
+
+    The official tests, and `generated_tests` if they are a list, become the cases; a row without has its examples.
+    The data set's checker is run as it is. Without one, output is compared word by word. Raises ConfigurationError
+    for an interactive problem, and for a row that lacks tests which are in other files of the data set.
+    """
+    row = _read(row, "load_codeforces")
+    if row.get("interaction_format") or row.get("executable") is False:
+        raise ConfigurationError(
+            "the row has an interaction_format or executable=False, so no tests: make an interactive task yourself, "
+            "with a JudgeProgram as its interactor"
+        )
+    tests = _cases_of(row, "official_tests")
+    generated = row.get("generated_tests")
+    if isinstance(generated, list):
+        tests += _cases_of(row, "generated_tests")
+    elif generated and row.get("official_tests_complete") is False:
+        raise ConfigurationError(
+            f"the row's official tests are not complete, and its {generated} generated_tests are in other files of "
+            "the data set: give them as a list of objects with input and output, or None to do without"
+        )
+    task = {**_task(tests or _cases_of(row, "examples"), "tokens"), **_limits(row)}
+    if source := row.get("generated_checker"):
+        task["checker"] = JudgeProgram(source, language="python", protocol="printed")
+    if (mode := row.get("input_mode") or "stdio") not in ("stdio", "file"):
+        raise ConfigurationError(
+            f"the row's input_mode={mode!r} is unknown: give 'stdio' or 'file'"
+        )
+    if mode == "file":
+        task["cases"] = with_files(task["cases"], "input.txt", "output.txt")
+    return task
+
+
+def _cases_of(row: Mapping[str, Any], name: str) -> list[tuple[Any, Any]]:
+    value = row.get(name)
+    return [(each["input"], each["output"]) for each in _listed(value, name)] if value else []
 
 
 def _zipped(inputs: Any, outputs: Any, name: str) -> list[tuple[Any, Any]]:
@@ -178,20 +291,13 @@ def _text(value: Any) -> str:
     return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
 
-def _task(pairs: Sequence[tuple[Any, Any]], checker: str = "lines") -> Task:
+def _task(pairs: Sequence[tuple[Any, Any]], checker: str) -> Task:
     if not pairs:
         raise ConfigurationError("the row has no cases")
     return {
         "cases": [{"stdin": _text(a), "stdout": _text(b)} for a, b in pairs],
         "checker": checker,
     }
-
-
-def _for_host_compare(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the row's {what} is for HostCompare: Program grades stdin; write "
-        "{'entry_point': 'f', 'cases': [{'args': [1], 'expected': 2}]}"
-    )
 
 
 def _read(row: Row, loader: str) -> dict[str, Any]:

@@ -1,22 +1,27 @@
 """Converts problem packages on disk (Polygon's, and the ICPC format) to tasks of `Program`."""
 
+import dataclasses
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from sandboxkit import ConfigurationError
 from sandboxkit.datasets import Folder
-from sandboxkit.integrations.rewards._checkers import TokensChecker
+from sandboxkit.integrations.rewards._checkers import ExactChecker, FloatsChecker, TokensChecker
 from sandboxkit.integrations.rewards.programs._loaders import with_files
 from sandboxkit.integrations.rewards.programs._testlib import JudgeProgram
 
 Task = dict[str, Any]  # Any: the keys of `Program`'s tasks
 _MOST_BYTES = 1 << 30
 _TYPES = re.compile(r"^type:(.*(?:\n[ \t]*-.*)*)", re.MULTILINE)
-_UNSUPPORTED = frozenset(("interactive", "multi-pass", "submit-answer"))
-"""Types of problems in the format's version of 2023-07."""
+_UNSUPPORTED = frozenset(("multi-pass", "scoring", "submit-answer", "score"))
+"""Types of problems, and words of `validation`, that ask for what is not done here."""
+_TOLERANCES = ("float_relative_tolerance", "float_absolute_tolerance", "float_tolerance")
+_OWN_ARGUMENTS = re.compile(r"^[ \t]*(output_validator_(?:flags|args)|args|files):", re.MULTILINE)
+"""What a file beside the cases may set for some of them."""
 _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java": "java"}
 
 
@@ -76,28 +81,31 @@ def load_polygon(folder: str | Path) -> Task:
 def load_icpc(folder: str | Path) -> Task:
     """Convert a problem package in the ICPC (Kattis) format to a task.
 
-    Reads data/sample and data/secret, the limits in problem.yaml, .timelimit or domjudge-problem.ini, and the
-    validator's flags (float_tolerance and the like). Raises ConfigurationError for a package without cases, for one
-    with its own output validator, because those do not use testlib's protocol, and for an interactive problem.
+    Reads data/sample and data/secret, the limits in problem.yaml, .timelimit or domjudge-problem.ini, the
+    validator's flags (float_tolerance and the like), and an output validator of the package's own, which becomes the
+    checker, or the interactor of an interactive problem. Raises ConfigurationError for a package without cases, and
+    for what `Program` does not do, such as scores, several passes, and arguments of single cases.
     """
     files = _package(folder)
     settings, ini = (_text(files, each) or "" for each in ("problem.yaml", "domjudge-problem.ini"))
-    types = _TYPES.search(settings)
-    wrong = sorted(_UNSUPPORTED.intersection(re.findall(r"[\w-]+", types[1]) if types else ()))
-    if wrong:
+    types, validation = _TYPES.search(settings), _setting(settings, "validation") or ""
+    words = {*re.findall(r"[\w-]+", f"{types[1] if types else ''} {validation}")}
+    if wrong := sorted(_UNSUPPORTED & words):
         raise ConfigurationError(
             f"{files.path} has the type {wrong[0]}, which Program does not run from an ICPC package: make the "
-            "task yourself; an interactive one has a JudgeProgram as its interactor"
+            "task yourself"
         )
-    if (
-        any(files.find(name) for name in ("output_validators", "output_validator"))
-        or (_setting(settings, "validation") or "default") != "default"
-        or re.search(r"^\s*special_(compare|run)\s*=", ini, re.MULTILINE)
-    ):
+    if special := re.search(r"^\s*(special_\w+)\s*=", ini, re.MULTILINE):
         raise ConfigurationError(
-            f"{files.path} has an output validator of its own, which Program cannot run: give the task a "
-            "checker, as a function or JudgeProgram"
+            f"{files.path / 'domjudge-problem.ini'} has {special[1]}, an output validator of its own that is "
+            "not in the package: give the task a checker, as a function or JudgeProgram"
         )
+    for name in _names(files, r"data/.*\.(?:yaml|args)|data/.*\.files/.*"):
+        own = _OWN_ARGUMENTS.search(_read(files, name)) if name.endswith(".yaml") else name
+        if own:
+            raise ConfigurationError(
+                f"{files.path / name} has arguments of single cases, which Program does not pass: make the task yourself"
+            )
     cases = [
         {
             "name": name.removeprefix("data/").removesuffix(".in"),
@@ -108,8 +116,14 @@ def load_icpc(folder: str | Path) -> Task:
     ]
     if not cases:
         raise ConfigurationError(f"{files.path} has no cases below data/sample or data/secret")
-    flags = _setting(settings, "validator_flags") or ""
-    task: Task = {"cases": cases, **_icpc_checker(files, flags)}
+    flags = (_setting(settings, "validator_flags") or "").split()
+    validators = _names(files, r"output_validators?/.*") if validation != "default" else []
+    task: Task = {"cases": cases}
+    if validators or words & {"custom", "interactive"}:
+        role = "interactor" if "interactive" in words else "checker"
+        task[role] = _validator(files, validators, flags)
+    else:
+        task["checker"] = _default_validator(files, flags)
     limit = (
         _setting(settings, "time_limit")
         or _text(files, ".timelimit")
@@ -122,18 +136,41 @@ def load_icpc(folder: str | Path) -> Task:
     return task
 
 
-def _icpc_checker(files: Folder, flags: str) -> Task:
-    words = flags.split()
-    tolerances: Task = {}
-    for name, key in (("relative", "rel_tol"), ("absolute", "abs_tol")):
-        for flag in ("float_tolerance", f"float_{name}_tolerance"):
-            if flag in words[:-1]:
-                tolerances[key] = _number(files, flag, words[words.index(flag) + 1])
+def _default_validator(
+    files: Folder, flags: list[str]
+) -> ExactChecker | FloatsChecker | TokensChecker:
+    left, tolerances, others = iter(flags), dict[str, float](), set[str]()
+    for flag in left:
+        if flag in _TOLERANCES:
+            tolerances[flag] = _number(files, flag, next(left, ""))
+        else:
+            others.add(flag)
+    exact, ignore_case = "space_change_sensitive" in others, "case_sensitive" not in others
+    if others - {"case_sensitive", "space_change_sensitive"} or (exact and tolerances):
+        raise ConfigurationError(
+            f"{files.path} has the validator_flags {' '.join(flags)!r}, by which Program does not compare: give the "
+            "task a checker"
+        )
     if tolerances:
-        return tolerances
-    if "space_change_sensitive" in words:
-        return {"checker": "exact"}
-    return {"checker": TokensChecker(ignore_case="case_sensitive" not in words)}
+        relative, absolute, both = (tolerances.get(name, 0.0) for name in _TOLERANCES)
+        return FloatsChecker(relative or both, absolute or both, ignore_case)
+    return ExactChecker(ignore_case) if exact else TokensChecker(ignore_case)
+
+
+def _validator(files: Folder, names: list[str], flags: list[str]) -> JudgeProgram:
+    """Return a package's own output validator. Raises ConfigurationError unless it is one source, perhaps with headers."""
+    sources = [name for name in names if os.path.splitext(name)[1] in _SOURCES]
+    folders = {os.path.dirname(name) for name in names}
+    scripts = {"build", "run", "Makefile", "CMakeLists.txt"} & set(map(os.path.basename, names))
+    if len(sources) != 1 or len(folders) != 1 or scripts:
+        raise ConfigurationError(
+            f"{files.path} needs an output validator of its own that is one source in {', '.join(_SOURCES)}, and "
+            f"has {', '.join(names) or 'none'}: give the task a checker or interactor"
+        )
+    others = {os.path.basename(name): _read(files, name) for name in names if name not in sources}
+    return dataclasses.replace(
+        _program(files, sources[0], others), protocol="icpc", args=tuple(flags)
+    )
 
 
 def _setting(text: str, name: str) -> str | None:
@@ -157,7 +194,7 @@ def _package(folder: str | Path) -> Folder:
 
 def _names(files: Folder, pattern: str) -> list[str]:
     """Return the paths in the package that match a regular expression."""
-    names = (os.fsdecode(entry.name) for entry in files.entries())
+    names = (os.fsdecode(entry.name) for entry in files.entries() if not stat.S_ISDIR(entry.mode))
     return sorted(name for name in names if re.fullmatch(pattern, name))
 
 

@@ -43,6 +43,8 @@ class Problem:
     time_limit: float | None
     """CPU seconds of one case for a native program; None: the grader's limit applies."""
     memory_limit_mb: int | None
+    preamble: str
+    """Imports that come before a submission in Python."""
     tests: str
     """Source that is appended to the submission; empty for a problem with cases."""
 
@@ -70,6 +72,10 @@ def problem_of(
     if own.tests and own.cases:
         raise ConfigurationError("the task has cases and tests: give one of them")
     interactor = _judge_program(own.interactor)
+    if interactor is not None and interactor.protocol == "printed":
+        raise ConfigurationError(
+            "the interactor has protocol='printed', which is for checkers: use 'testlib' or 'icpc'"
+        )
     cases = tuple(
         _case(each, number, interactive=interactor is not None)
         for number, each in enumerate(own.cases, 1)
@@ -87,6 +93,7 @@ def problem_of(
         interactor,
         own.time_limit,
         own.memory_limit_mb,
+        own.preamble,
         own.tests,
     )
 
@@ -115,11 +122,11 @@ def _judge_program(value: JudgeProgram | Mapping[str, Any] | None) -> JudgeProgr
     """Convert a mapping, as a row of JSON has it, to a JudgeProgram; return other values unchanged."""
     if not isinstance(value, Mapping):
         return value
-    unknown = sorted(value.keys() - {"source", "files", "language", "most"})
+    unknown = sorted(value.keys() - {"source", "files", "language", "most", "protocol", "args"})
     if unknown or "source" not in value:
         raise ConfigurationError(
             f"{shown(dict(value))} is no checker or interactor: give source, and perhaps files, "
-            "language and most"
+            "language, most, protocol and args"
         )
     return JudgeProgram(**value)
 

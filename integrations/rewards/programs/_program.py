@@ -1,5 +1,6 @@
 """The grader of whole programs in any language: compiles once, runs each case, compares on the host."""
 
+import ast
 import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any, ClassVar
 from sandboxkit import ConfigurationError, Operation, Session
 from sandboxkit.integrations.rewards._extract import extract_code, note_fences
 from sandboxkit.integrations.rewards._limits import Limits
+from sandboxkit.integrations.rewards._parse import parse_or_none
 from sandboxkit.integrations.rewards._verdict import Outcome, Verdict
 from sandboxkit.integrations.rewards.programs._compile import build
 from sandboxkit.integrations.rewards.programs._evaluate import evaluate
@@ -37,9 +39,11 @@ class Program:
     - `language`, if it differs from the grader's;
     - `time_limit`, the CPU seconds of one case, multiplied by the language's `time_factor`, and
       `memory_limit_mb`; the defaults are the grader's `limits`;
-    - `checker`: "lines" (the default), "exact", "tokens", "floats", "unordered_lines", a function of
-      (stdin, output, expected) that runs on the host, or a `JudgeProgram`, which runs in a sandbox that
-      never holds a submission. `rel_tol` and `abs_tol` select "floats";
+    - `checker`: "lines" (the default), "exact", "tokens", "floats", "unordered_lines", those of data sets
+      ("live_code_bench", "apps", "code_contests"), a function of (stdin, output, expected) that runs on the host,
+      or a `JudgeProgram`, which runs in a sandbox that never holds a submission. `rel_tol` and `abs_tol` select
+      "floats";
+    - `preamble`, imports that come before a submission in Python;
     - `interactor`, a `JudgeProgram`: it reads the case's `stdin` and talks to the submission;
     - or `tests`, source that is appended to the submission, as in MultiPL-E. It
       runs in the submission's process, and exit status 0 passes: a submission can fool it.
@@ -102,6 +106,8 @@ class Program:
         self, session: Session, submission: str, problem: Problem, limits: Limits
     ) -> Verdict:
         code = f"{submission}\n{problem.tests}\n" if problem.tests else submission
+        if problem.language.source.endswith(".py"):
+            code = _with_preamble(problem.preamble, code)
         memory = problem.memory_limit_mb or max((limits.memory_mb or _MEMORY_MB) // 2, 64)
         language = problem.language.bound(code, memory)
         program = (await build(session, language, code, self._compiler(problem))).answer
@@ -139,3 +145,16 @@ class Program:
         return dataclasses.replace(
             self.compile_limits, memory_mb=memory, reuse=self.limits.reuse, wall=None
         )
+
+
+def _with_preamble(preamble: str, code: str) -> str:
+    """Return a Python program with its preamble, which comes after imports from `__future__`."""
+    lines = code.removeprefix("\ufeff").split("\n")
+    tree = parse_or_none("\n".join(lines)) if preamble else None
+    futures = [
+        node.end_lineno or 0
+        for node in (tree.body if tree else ())
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
+    at = max(futures, default=0)
+    return "\n".join([*lines[:at], preamble, *lines[at:]]) if preamble else code

@@ -1,5 +1,7 @@
 """A task of `Program`: its keys and those of its cases."""
 
+import functools
+import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
@@ -8,11 +10,13 @@ from pydantic import AfterValidator, Field
 
 from sandboxkit.integrations.rewards._checkers import (
     OURS,
+    AppsChecker,
     ExactChecker,
     FloatsChecker,
     FunctionChecker,
     HostChecker,
     LinesChecker,
+    LiveCodeBenchChecker,
     TokensChecker,
     UnorderedLinesChecker,
 )
@@ -26,6 +30,9 @@ NAMED: dict[str, Callable[[], HostChecker]] = {
     "tokens": TokensChecker,
     "floats": FloatsChecker,
     "unordered_lines": UnorderedLinesChecker,
+    "live_code_bench": LiveCodeBenchChecker,
+    "apps": AppsChecker,
+    "code_contests": functools.partial(FloatsChecker, 0.0, math.nextafter(1e-5, 0), True),
 }
 """The checkers that a task can select by name."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
@@ -114,6 +121,8 @@ class ProgramKeys(Keys):
         "private_tests": "cases, as load_code_contests makes them",
         "public_test_cases": "cases, as load_live_code_bench makes them",
         "private_test_cases": "cases, as load_live_code_bench makes them",
+        "official_tests": "cases, as load_codeforces makes them",
+        "entry_point": "it in a task for HostCompare, which calls functions",
         "test_case": "cases",
         "test_cases": "cases",
         "testcases": "cases",
@@ -163,7 +172,8 @@ class ProgramKeys(Keys):
     checker: Annotated[Any, AfterValidator(_checker)] = Field(
         None,
         description="decides whether an output is right: 'lines' (the default), 'exact', 'tokens', 'floats', "
-        "'unordered_lines', a function, or a `JudgeProgram`",
+        "'unordered_lines', those of data sets ('live_code_bench', 'apps', 'code_contests'), a function, or a "
+        "`JudgeProgram`",
     )
     rel_tol: FromZero | None = Field(
         None,
@@ -175,6 +185,9 @@ class ProgramKeys(Keys):
     )
     interactor: Annotated[Any, AfterValidator(_interactor)] = Field(
         None, description="a `JudgeProgram` that the submission talks to"
+    )
+    preamble: Text = Field(
+        "", description="imports that come before a submission in Python; other languages have none"
     )
     tests: Text = Field(
         "",

@@ -1,10 +1,11 @@
-"""Checkers and interactors that are programs, and the meaning of their exit statuses, as in testlib."""
+"""Checkers and interactors that are programs: how each protocol calls them, and what their ends mean."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, ProcessResult
 from sandboxkit.integrations.rewards._boundary import shown
 from sandboxkit.integrations.rewards._checkers import Mark
 from sandboxkit.integrations.rewards.programs._languages import Language, language_of
@@ -13,7 +14,16 @@ OK, WRONG, PRESENTATION, DIRT, POINTS, UNEXPECTED_END = 0, 1, 2, 4, 7, 8
 _PARTLY, _WHOLE = 50, 100
 _CRASHES = frozenset(128 + each for each in (4, 6, 7, 8, 9, 11, 13, 15))
 """Statuses that a shell gives for a program that a signal ended."""
+_SCORE = re.compile(r"[0-9]+(\.[0-9]*)?")
 _POINTS = re.compile(r"^\s*(?:points\s+)?([0-9]+(?:\.[0-9]+)?)")
+
+Protocol = Literal["testlib", "icpc", "printed"]
+_ACCEPTED, _REJECTED = 42, 43
+_ARGUMENTS = {
+    "testlib": ("input.txt", "output.txt", "answer.txt"),
+    "icpc": ("input.txt", "answer.txt", "./"),
+    "printed": ("input.txt", "answer.txt", "output.txt"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,14 @@ class JudgeProgram:
 
     An interactor's arguments are the names of an input file, an output file and the expected output.
     It talks to the submission through its stdin and stdout.
+
+    With another `protocol` than "testlib":
+
+    - "icpc": an output validator of ICPC, Kattis or DOMjudge. Its arguments are the names of the input and of the
+      expected output, the folder for feedback, and `args`. It reads the output, or the submission's words, from
+      stdin. Exit status 42 accepts and 43 rejects; any other is no decision.
+    - "printed": a checker of open-r1/codeforces. Its arguments are the names of the input, the expected output and
+      the program's output. It prints a score from 0 to 1 and exits with status 0; anything else is no decision.
     """
 
     source: str = field(repr=False)
@@ -37,6 +55,9 @@ class JudgeProgram:
     language: str | Language = "cpp17"
     most: float = 1.0
     """Number of points for the full score."""
+    protocol: Protocol = "testlib"
+    args: tuple[str, ...] = ()
+    """Further arguments, such as the validator_flags of an ICPC package."""
 
     def __post_init__(self) -> None:
         language_of(self.language)
@@ -47,12 +68,41 @@ class JudgeProgram:
                 raise ConfigurationError(
                     f"the checker's file {name!r} is not a plain name with text, such as 'testlib.h'"
                 )
+        object.__setattr__(self, "args", tuple(self.args))
+        if self.protocol not in _ARGUMENTS:
+            raise ConfigurationError(
+                f"protocol={self.protocol!r} is none of {', '.join(_ARGUMENTS)}"
+            )
         if not self.most > 0:
             raise ConfigurationError(f"most={self.most!r} is not a positive number of points")
 
     def key(self) -> tuple[str, tuple[tuple[str, str], ...], str]:
         """Return a cache key: two judge programs with equal keys compile to the same program."""
         return self.source, tuple(sorted(self.files.items())), language_of(self.language).name
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of each run: names of files in the program's folder, and `args`."""
+        return (*_ARGUMENTS[self.protocol], *self.args)
+
+    def mark(self, result: ProcessResult) -> Mark | None:
+        """Return what a run that ended by itself decides; None if it decides nothing."""
+        if self.protocol == "testlib":
+            message = result.stderr.strip() or result.stdout.strip()
+            return mark_of(result.returncode, message, self.most)
+        detail = shown(result.stderr.strip()) or f"the {self.protocol} checker refused it"
+        if self.protocol == "icpc":
+            score = {_ACCEPTED: 1.0, _REJECTED: 0.0}.get(result.returncode)
+        else:
+            score = printed_score(result)
+        return None if score is None else Mark(score, "" if score == 1 else detail)
+
+
+def printed_score(result: ProcessResult) -> float | None:
+    """Return the score from 0 to 1 that a program with status 0 has printed; None if it has printed anything else."""
+    found = _SCORE.fullmatch(result.stdout.strip())
+    score = float(found[0]) if found and result.returncode == OK else 2.0
+    return score if score <= 1 else None
 
 
 def mark_of(status: int, message: str, most: float) -> Mark | None:

@@ -13,16 +13,15 @@ import pytest
 from sandboxkit.integrations.rewards import _checkers, programs
 from sandboxkit.integrations.rewards._checkers import HostChecker, TaskError
 from sandboxkit.integrations.rewards.programs import Answer, FunctionChecker
+from sandboxkit.integrations.rewards.programs._task import NAMED
 from sandboxkit.integrations.rewards.programs._testlib import mark_of
 from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import DATA
+from tests.rewards.programs.golden import GOLDEN
 
 GIVEN = read(DATA / "checkers.toml")
 """Which output each checker accepts or refuses beside which expected one, as Latin-1."""
-OWN = [
-    getattr(programs, f"{name}Checker")()
-    for name in ("Exact", "Lines", "Tokens", "Floats", "UnorderedLines")
-]
+OWN = [make() for make in NAMED.values()]
 
 
 @pytest.mark.parametrize("kind", ["accepted", "refused"])
@@ -31,6 +30,14 @@ def test_checkers_accept_and_refuse(kind: str) -> None:
         checker = getattr(programs, name)(**options)
         mark = checker.mark(Answer(b"", output.encode("latin-1"), expected.encode("latin-1")))
         assert mark.score == (kind == "accepted"), (name, options, output)
+        assert mark.score or mark.detail
+
+
+@pytest.mark.parametrize("name", ["live_code_bench", "apps", "code_contests"])
+def test_a_data_set_s_checker_decides_as_its_published_grader(name: str) -> None:
+    for output, expected, accepted in GOLDEN[name]["rows"]:
+        mark = NAMED[name]().mark(Answer(b"", output.encode(), expected.encode()))
+        assert mark.score == accepted, (output, expected)
         assert mark.score or mark.detail
 
 

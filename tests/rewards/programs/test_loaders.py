@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError
-from sandboxkit.integrations.rewards import programs
+from sandboxkit.integrations.rewards import HostCompare, programs
 from sandboxkit.integrations.rewards.programs import (
     Answer,
     JudgeProgram,
@@ -22,8 +22,10 @@ from sandboxkit.integrations.rewards.programs import (
     load_polygon,
 )
 from sandboxkit.integrations.rewards.programs._problem import problem_of
+from tests.rewards import conftest
 from tests.rewards.corpus import read
 from tests.rewards.programs.conftest import DATA, grade_all
+from tests.rewards.programs.golden import GOLDEN
 
 GIVEN = read(DATA / "loaders.toml")
 DOUBLE = "print(2 * int(input()))"
@@ -86,7 +88,8 @@ def test_limits_are_read(tasks: dict[str, Any]) -> None:
         "live_code_bench": (None, None),
         "code_contests": (1.5, 256),
         "code_contests_plus": (2, None),
-        "taco": (2.0, None),
+        "taco": (2.0, 256),
+        "codeforces": (1.0, 64),
         "apps": (None, None),
         "polygon": (1.5, 256),
         "icpc": (2.0, 512),
@@ -117,11 +120,43 @@ def test_a_package_without_its_files_is_named(tmp_path: Path) -> None:
         load_polygon(tmp_path)
 
 
-def test_a_validator_of_icpcs_own_protocol_is_refused(tmp_path: Path) -> None:
-    _icpc(tmp_path)
-    (tmp_path / "output_validators").mkdir()
-    with pytest.raises(ConfigurationError, match="has an output validator of its own"):
+@pytest.mark.parametrize(("name", "text", "words"), GIVEN["beside"])
+def test_a_file_beside_the_cases_that_asks_for_more_is_refused_by_name(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
+    _icpc(tmp_path, "validation: custom\n")
+    for each, content in (("output_validators/v/a.py", GIVEN["validator"]), (name, text)):
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).write_text(content)
+    with pytest.raises(ConfigurationError, match=words):
         load_icpc(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "place", "codes"),
+    [
+        (
+            "validation: custom\nvalidator_flags: distance 1\n",
+            "output_validators/v/validate.py",
+            {"print(2 * int(input()) + 1)": 1, "print(9)": 0, "print('crash')": 0, "print('x')": 0},
+        ),
+        ("type: interactive\n", "output_validator/talk.py", {DOUBLE: 1, "print(input())": 0}),
+        (
+            "validation: custom interactive\n",
+            "output_validators/talk.py",
+            {DOUBLE: 1, "print(input())": 0},
+        ),
+    ],
+)
+def test_an_output_validator_decides(
+    tmp_path: Path, provider: str, settings: str, place: str, codes: dict[str, int]
+) -> None:
+    _icpc(tmp_path, settings)
+    (tmp_path / place).parent.mkdir(parents=True)
+    (tmp_path / place).write_text(GIVEN["talker" if "talk" in place else "validator"])
+    task = load_icpc(tmp_path)
+    found = grade_all(provider, Program("python"), [(code, code, task) for code in codes])
+    assert {code: verdict.reward for code, verdict in found.items()} == codes, found
 
 
 @pytest.mark.parametrize(("kind", "old", "new", "words"), GIVEN["packages"])
@@ -150,13 +185,12 @@ def test_a_program_reads_and_writes_the_files_that_a_problem_names(
         assert [verdict.reward for verdict in found.values()] == [reward, reward]
 
 
-def test_domjudge_s_time_limit_is_read_and_its_own_validator_refused(tmp_path: Path) -> None:
+def test_domjudge_s_time_limit_is_read(tmp_path: Path) -> None:
     _icpc(tmp_path, "name: Double\n")
     (tmp_path / "domjudge-problem.ini").write_text("name = 'x'\ntimelimit = '3'\n")
     assert load_icpc(tmp_path)["time_limit"] == 3
-    (tmp_path / "domjudge-problem.ini").write_text("special_compare='mine'\n")
-    with pytest.raises(ConfigurationError, match="an output validator of its own"):
-        load_icpc(tmp_path)
+    (tmp_path / ".timelimit").write_text("4\n")
+    assert load_icpc(tmp_path)["time_limit"] == 4
 
 
 @pytest.mark.parametrize(("flags", "output", "right"), GIVEN["flags"])
@@ -166,3 +200,85 @@ def test_flags_of_icpcs_validator(tmp_path: Path, flags: str, output: str, right
     checker = problem_of(load_icpc(tmp_path), "c").checker
     assert not isinstance(checker, JudgeProgram)
     assert (checker.mark(Answer(b"", output.encode(), b"2\n")).score == 1) is right
+
+
+CHECK = """
+import sys
+given, correct, output = (open(name).read().split() for name in sys.argv[1:])
+print(float(sum(map(int, output)) == int(given[0])) if correct else "no answer")
+"""
+
+
+@pytest.mark.parametrize("mode", ["stdio", "file"])
+def test_a_checker_of_codeforces_decides(provider: str, mode: str) -> None:
+    row = {"official_tests": [{"input": "9\n", "output": "4 5\n"}], "input_mode": mode}
+    task = programs.load_codeforces({**row, "generated_checker": CHECK})
+    files = "import sys\nsys.stdin, sys.stdout = open('input.txt'), open('output.txt', 'w')\n"
+    codes = {"print(1, int(input()) - 1)": 1, "print(1, input())": 0, "print('x')": 0}
+    todo = [(code, files * (mode == "file") + code, task) for code in codes]
+    found = grade_all(provider, Program("python"), todo)
+    assert {code: verdict.reward for code, verdict in found.items()} == codes, found
+
+
+def test_a_checker_that_prints_no_score_is_the_task_s_mistake() -> None:
+    row = {"examples": [{"input": "9\n", "output": "4 5\n"}], "generated_checker": "print(2)"}
+    task = programs.load_codeforces(row)
+    (verdict,) = grade_all("local", Program("python"), [("it", "print(1)", task)]).values()
+    assert (verdict.reward, "the task is at fault" in verdict.detail) == (None, True)
+
+
+def _calls(name: str, expected: str) -> dict[str, Any]:
+    if name == "apps_calls":
+        both = {"fn_name": "f", "inputs": [[0]], "outputs": [json.loads(expected)]}
+        return programs.load_apps({"input_output": both})
+    case = {"input": "0", "output": expected, "testtype": "functional"}
+    return load_live_code_bench({"public_test_cases": [case], "metadata": '{"func_name": "f"}'})
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.endswith("_calls")])
+def test_a_row_with_a_function_is_graded_as_its_published_grader_does(name: str) -> None:
+    todo = {
+        f"{result} for {expected}": (result, expected, accepted)
+        for result, expected, accepted in GOLDEN[name]["rows"]
+    }
+    found = conftest.grade_all(
+        "local",
+        HostCompare(),
+        [
+            (key, f"def f(x):\n    return {result}\n", _calls(name, expected))
+            for key, (result, expected, _) in todo.items()
+        ],
+        in_turn=True,
+    )
+    wanted = {key: accepted for key, (*_, accepted) in todo.items()}
+    assert {key: verdict.reward for key, verdict in found.items()} == wanted, found
+
+
+IMPORTS = [
+    "print(gcd(12, 2) * defaultdict(int)[0] + 2)",
+    "from __future__ import annotations\nx: Missing = Counter('ab')\nprint(len(x))",
+    "\ufeff# -*- coding: utf-8 -*-\nfrom __future__ import (\n  annotations,\n)\nprint(sum(accumulate([1, 0, 0]))-1)",
+    "'A docstring.'\nnp = 2\nprint(np)",
+    "def depth(n):\n    return n and 1 + depth(n - 1)\nprint(depth(900) - 898)",
+]
+FUNCTIONS = [
+    "class Solution:\n    def f(self, x: List[int]) -> int:\n        return gcd(4, 2)",
+    "from __future__ import annotations\ndef f(x: Missing):\n    return sum(Counter('ab').values())",
+    "def f(x):\n    return 2 if sys.getrecursionlimit() > 900 else 0",
+]
+
+
+def test_a_data_set_s_imports_come_before_a_submission(provider: str) -> None:
+    case = {"input": "", "output": "2\n"}
+    both = {"inputs": [""], "outputs": ["2\n"]}
+    tasks = [
+        load_live_code_bench({"public_test_cases": [case]}),
+        programs.load_apps({"input_output": both}),
+    ]
+    todo = [(f"{n} {code}", code, task) for n, task in enumerate(tasks) for code in IMPORTS]
+    found = grade_all(provider, Program("python"), todo)
+    calls = [_calls("live_code_bench_calls", "2"), _calls("apps_calls", "[2]")]
+    todo = [(f"{n} {code}", code, task) for n, task in enumerate(calls) for code in FUNCTIONS]
+    found |= conftest.grade_all("local", HostCompare(), todo, in_turn=True)
+    assert {name: verdict.reward for name, verdict in found.items()} == dict.fromkeys(found, 1)
+    assert len(found) == 2 * len(IMPORTS) + 2 * len(FUNCTIONS)
