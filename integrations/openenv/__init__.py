@@ -5,14 +5,12 @@ from sandboxkit.integrations._extras import needs
 with needs("openenv"):
     from sandboxkit.integrations.openenv._container import SandboxkitContainerProvider
     from sandboxkit.integrations.openenv._env import OpenEnv, OpenEnvGrader, as_env
-    from sandboxkit.integrations.openenv._server import SweEnvironment, TaskObservation, swe_app
+    from sandboxkit.integrations.openenv._server import swe_app
 
 __all__ = [
     "OpenEnv",
     "OpenEnvGrader",
     "SandboxkitContainerProvider",
-    "SweEnvironment",
-    "TaskObservation",
     "as_env",
     "swe_app",
 ]

@@ -68,7 +68,7 @@ class SandboxkitContainerProvider(ContainerProvider):
             self.stop_container()
             raise
 
-    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+    def wait_for_ready(self, base_url: str, timeout_s: float = 120.0) -> None:
         """Wait until the server says that it is healthy.
 
         Raises TimeoutError, and RuntimeError with the end of what it wrote to stderr if it has ended.
@@ -92,9 +92,9 @@ class SandboxkitContainerProvider(ContainerProvider):
 
     def stop_container(self) -> None:
         """Stop the sandbox, and with it the server and its port. Idempotent."""
-        sandbox, self._sandbox, self._server = self._sandbox, None, None
-        if sandbox is not None:
-            _result(sandbox.stop())
+        if self._sandbox is not None:
+            _result(self._sandbox.stop())
+        self._sandbox = self._server = None
 
     close = stop_container
 

@@ -17,6 +17,10 @@ from sandboxkit.integrations.swe import Step
 
 ACT = "act"
 """The tool that takes an action of an environment without tools of its own."""
+_FAILURES = (
+    *(OSError, RuntimeError, WebSocketException, httpx.HTTPError),
+    *(AttributeError, KeyError, TypeError, ValueError),  # an answer of another shape
+)
 Score = Callable[[Sequence[float]], float]
 """A function of an episode's rewards that returns its score, from 0 to 1."""
 
@@ -93,7 +97,7 @@ class OpenEnv:
         """Wait for the server's answer. What is not an answer to this call means that the infrastructure failed."""
         try:
             answer = await call
-        except (OSError, RuntimeError, TimeoutError, WebSocketException, httpx.HTTPError) as error:
+        except _FAILURES as error:
             if _is_refused(error):
                 return Step(refusal(error).text, error=True)
             return _masked(f"{type(error).__name__}: {error}")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fastapi import FastAPI
 from openenv.core.env_server import (
@@ -24,8 +24,8 @@ from sandboxkit.integrations._tools import SCHEMAS
 from sandboxkit.integrations.swe import Step, SweConfig, SweEnv, Task
 
 T = TypeVar("T")
-Action = CallToolAction | ListToolsAction
-Answer = CallToolObservation | ListToolsObservation
+Action: TypeAlias = CallToolAction | ListToolsAction
+Answer: TypeAlias = CallToolObservation | ListToolsObservation
 _IDLE = 3600.0
 """Seconds after which a session that was opened over HTTP ends if its client is silent and has no WebSocket."""
 _TOOLS = [
@@ -40,7 +40,7 @@ class TaskObservation(Observation):
     instruction: str
 
 
-class SweEnvironment(Environment):
+class SweTasks(Environment):
     """One client's episodes, one at a time. `bash`, `str_replace_editor` and `submit` are its tools.
 
     Rewards are None until the episode is done. None when it is done means that the infrastructure failed: mask the
@@ -108,7 +108,7 @@ class SweEnvironment(Environment):
 
 # Any: fields of an observation.
 def _of(step: Step) -> dict[str, Any]:
-    metadata = {"error": step.error}
+    metadata: dict[str, object] = {"error": step.error}
     if step.verdict is not None:
         metadata |= {"verdict": str(step.verdict.outcome), "trust": step.verdict.trust}
     return {"done": step.done, "reward": step.reward, "metadata": metadata}
@@ -122,8 +122,8 @@ def swe_app(
     max_sessions: int = 64,
 ) -> FastAPI:
     """Return OpenEnv's server of the tasks, for at most `max_sessions` clients at a time."""
-    return create_app(
-        partial(SweEnvironment, session, tasks, config or SweConfig()),
+    app: FastAPI = create_app(
+        partial(SweTasks, session, tasks, config or SweConfig()),
         CallToolAction,
         CallToolObservation,
         env_name="swe",
@@ -133,3 +133,4 @@ def swe_app(
         reset_observation_cls=TaskObservation,
         mode="simulation",
     )
+    return app

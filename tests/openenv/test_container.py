@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from sandboxkit import ConfigurationError, ImageNotFoundError, Session
+from tests.docker_here import require_docker
 from tests.frameworks_here import framework
-from tests.openenv.conftest import live
+from tests.openenv.conftest import TAG, live
 
 core = framework("openenv.core")
 
@@ -34,21 +35,25 @@ def image() -> dict[str, bytes]:
     return files
 
 
+@pytest.mark.parametrize("name", ["local", "docker"])
 async def test_a_client_starts_uses_and_stops_an_environment(
-    session: Session, image: dict[str, bytes]
+    name: str, image: dict[str, bytes]
 ) -> None:
-    provider = SandboxkitContainerProvider(session, files=image, env={"GREETING": "hello"})
-    client = core.GenericEnvClient(provider=provider)
-    try:
-        assert (await client.reset()).observation == {"steps": 0, "greeting": "hello"}
-        assert (await client.step({})).observation["steps"] == 1
-        with pytest.raises(ConfigurationError, match="stop_container"):
-            provider.start_container()
-        assert await live(session) == 1
-    finally:
-        await client.close()
-    assert await live(session) == 0
-    provider.close()
+    docker = require_docker() if name == "docker" else None
+    async with Session(name, tags=TAG) as session:
+        provider = SandboxkitContainerProvider(session, files=image, env={"GREETING": "hello"})
+        if docker is None:
+            client = core.GenericEnvClient(provider=provider)
+        else:
+            client = await core.GenericEnvClient.from_docker_image(docker, provider=provider)
+        async with client:
+            assert (await client.reset()).observation == {"steps": 0, "greeting": "hello"}
+            assert (await client.step({})).observation["steps"] == 1
+            with pytest.raises(ConfigurationError, match="stop_container"):
+                provider.start_container()
+            assert await live(session) == 1
+        assert await live(session) == 0
+        provider.close()  # again
 
 
 async def test_a_server_that_ends_says_why(session: Session) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sandboxkit import ConfigurationError, Session
+from sandboxkit.integrations.grpo.config import Config, read
 from sandboxkit.integrations.rewards import Outcome
 from sandboxkit.integrations.swe import load_tasks, run_episode
 from tests.frameworks_here import framework
@@ -23,7 +24,7 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment  # noqa: E402
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation  # noqa: E402
 from openenv.core.env_server.types import Action, Observation, State  # noqa: E402
 
-from sandboxkit.integrations.openenv import OpenEnvGrader, as_env, swe_app  # noqa: E402
+from sandboxkit.integrations.openenv import as_env, swe_app  # noqa: E402
 
 pytestmark = pytest.mark.anyio
 
@@ -182,12 +183,25 @@ async def test_our_tasks_on_another_machine(session: Session, tmp_path: Path) ->
     assert episode.messages[0]["content"] == "Do."
 
 
+def grpo_config(url: str) -> Config:
+    grader = "sandboxkit.integrations.openenv:OpenEnvGrader"
+    return read(
+        None,
+        [
+            "data.train=rows.jsonl",
+            "model.name=none",
+            f"grading.grader={grader}",
+            f'grading.options={{url = "{url}", argument = "number"}}',
+        ],
+    )
+
+
 @pytest.mark.parametrize(
     ("submission", "reward"), [("7", 0.5), ("1", 0.5), ("seven", 0.0), ("-1", None)]
 )
 async def test_an_environment_as_a_grader(
     url: str, session: Session, submission: str, reward: float | None
 ) -> None:
-    grader = OpenEnvGrader(url, "number")
+    grader = grpo_config(url).grader()
     verdict = await grader.grade(session, submission, {"reset": {"number": 7}})
     assert verdict.reward == reward

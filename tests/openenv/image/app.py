@@ -2,9 +2,11 @@
 
 import json
 import os
+from typing import Any
 
 
-async def app(scope, receive, send):
+# Any: the messages of ASGI.
+async def app(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "http":
         body = json.dumps({"status": "healthy"}).encode()
         await send({"type": "http.response.start", "status": 200, "headers": []})
