@@ -78,16 +78,17 @@ test-%: $(VENV)/.training
 
 # Everything, as in CI. What is not there on this machine is a failure, except for these components.
 WITHOUT ?=
-test-all: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
+test-all: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/openenv/.ready $(VENV)/harbor.ready
 	$(BIN)/python -m tests.run --all --required $(WITHOUT)
 
 # With the tests marked `nightly`, which take long and add little to the others, and new random examples.
-nightly: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/harbor.ready
+nightly: $(VENV)/.training $(VENV)/vllm/.ready $(VENV)/frameworks/.ready $(VENV)/trainers/.ready $(VENV)/openenv/.ready $(VENV)/harbor.ready
 	SANDBOXKIT_HYPOTHESIS_PROFILE=random $(BIN)/python -m tests.run --all --nightly
 
 test-vllm: $(VENV)/vllm/.ready
 test-frameworks: $(VENV)/frameworks/.ready
 test-trainers: $(VENV)/trainers/.ready
+test-openenv: $(VENV)/openenv/.ready
 test-harbor: $(VENV)/harbor.ready
 
 # vLLM's CPU build (about 400 MB) has an environment of its own, because TRL would import vLLM if it could.
@@ -109,6 +110,11 @@ $(VENV)/trainers/.ready: $(VENV)/.training scripts/beside.sh
 		'skyrl-gym>=0.4,<0.5' 'tensordict>=0.10,<0.11' 'ray>=2.50' omegaconf hydra-core codetiming pyarrow \
 		pylatexenc pandas
 	$(VENV)/trainers/bin/python -m pip install -q --no-deps --group trainers
+	@touch $@
+
+# OpenEnv needs version 1 of the package mcp, our server of tools version 2.
+$(VENV)/openenv/.ready: $(VENV)/.training scripts/beside.sh
+	PYTHON=$(BIN)/python scripts/beside.sh $(VENV)/openenv 'openenv>=0.10,<0.11'
 	@touch $@
 
 # Build the documentation in build/site. It opens in a browser without a server, search included.

@@ -173,11 +173,14 @@ _GROUPS = {
         environment="trainers",
         required="FRAMEWORKS",
     ),
+    "openenv": Group(
+        "OpenEnv", ("tests/openenv",), processes=2, environment="openenv", required="FRAMEWORKS"
+    ),
     "harbor": Group(
         "Harbor", ("tests/harbor",), processes=2, environment="harbor", required="FRAMEWORKS"
     ),
 }
-_APART = list(_GROUPS)[:-4]
+_APART = list(_GROUPS)[:-5]
 """Groups whose files `make test` leaves out; what needs an environment of its own is skipped there by name."""
 GROUPS = {
     "test": Group(

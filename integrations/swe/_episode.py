@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._tools import Clock
@@ -19,6 +19,15 @@ Policy = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Message]]
 """A function of the messages and the tools' schemas that returns the assistant's next message."""
 
 
+class Environment(Protocol):
+    """What `run_episode` calls: `SweEnv` has it, and what `integrations.openenv.as_env` returns."""
+
+    @property
+    def schemas(self) -> Sequence[Message]: ...
+    async def step(self, name: str, arguments: str | Mapping[str, Any]) -> Step: ...
+    async def finish(self) -> Step: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Episode:
     """One rollout: its messages and its reward."""
@@ -29,7 +38,7 @@ class Episode:
     verdict: Verdict
 
 
-async def run_episode(env: SweEnv, first: Step, policy: Policy) -> Episode:
+async def run_episode(env: Environment, first: Step, policy: Policy) -> Episode:
     """Run a policy until the episode is done; `first` is the step that `env.reset` returned.
 
     A message without a tool call ends the episode.
