@@ -103,14 +103,20 @@ def test_an_update_meets_a_request_between_two_tokens(engine: "VLLMEngine", fold
 
     async def run() -> Completion:
         # Others keep the batch busy, so that the one is in flight when the update comes.
-        flying = [asyncio.ensure_future(engine.generate(LONG)) for _ in range(8)]
-        await asyncio.sleep(0.02)
-        await asyncio.to_thread(engine.pause)
-        assert not flying[0].done()
-        await asyncio.sleep(0.05)
-        assert not flying[0].done(), "paused it samples nothing"
-        await asyncio.to_thread(engine.update_weights, after.state_dict().items(), 11)
-        engine.resume()
+        for seconds in (0.02, 0.01, 0.005, 0.0):  # a busy machine may sleep until all are done
+            flying = [asyncio.ensure_future(engine.generate(LONG)) for _ in range(8)]
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(engine.pause)
+            if not flying[0].done():
+                break
+            engine.resume()
+            await asyncio.gather(*flying)
+        try:
+            await asyncio.sleep(0.05)
+            assert not flying[0].done(), "paused it samples nothing"
+            await asyncio.to_thread(engine.update_weights, after.state_dict().items(), 11)
+        finally:
+            engine.resume()
         return (await asyncio.wait_for(asyncio.gather(*flying), 60))[0]
 
     done = asyncio.run(run())

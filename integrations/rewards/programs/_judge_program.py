@@ -116,8 +116,8 @@ async def _run(
         raise JudgeBroken(verdict.detail if verdict else "it did not start")
     silent = testlib.protocol == "testlib" and not ran.result.stderr.strip()
     if silent and printed_score(ran.result) is not None:
-        raise ConfigurationError(
-            f"the task's checker prints {ran.result.stdout.strip()!r} alone and exits with status 0, as those of "
+        raise JudgeBroken(
+            f"it prints {ran.result.stdout.strip()!r} alone and exits with status 0, as those of "
             "open-r1/codeforces do: give its JudgeProgram protocol='printed', or print nothing to stdout"
         )
     return decided(ran.result, testlib)
