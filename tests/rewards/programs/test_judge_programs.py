@@ -67,7 +67,9 @@ def test_a_broken_checker_is_the_tasks_mistake() -> None:
 
 @pytest.mark.parametrize(("played", "wall"), [(PLAYED, 60), (SILENT, 4)], ids=["all", "silent"])
 def test_an_interactor_decides(provider: str, played: Mapping[str, Any], wall: float) -> None:
-    grader = Program("python", limits=Limits(timeout=2, wall=wall, memory_mb=512))
+    grader = Program(
+        "python", limits=Limits(timeout=2, wall=wall, memory_mb=512, output_limit=1 << 20)
+    )
     todo = [(name, program["code"], GAME) for name, program in played.items()]
     decided(grade_all(provider, grader, todo), played)
 
