@@ -55,6 +55,8 @@ _LABEL = 16 << 10
 """Characters of a label that are parsed in this process."""
 _TASK, _TEXTS = 2 << 10, 64 << 10
 """Characters of a task's tests and of completions that are parsed in this process."""
+_OUTPUT = 1 << 20
+"""Bytes of output that a response may have."""
 _PYTHON = "python"
 
 Ran = RunResult | str
@@ -193,6 +195,7 @@ class Replica:
             limits,
             timeout=body.timeout,
             wall=body.timeout,
+            output_limit=min(limits.output_limit, _OUTPUT),
             memory_mb=body.memory_mb or limits.memory_mb,
             # At least the grader's: so both use the same sandboxes.
             deadline=max(limits.deadline, self._config.deadline),
