@@ -26,7 +26,7 @@ from sandboxkit.integrations.rewards.programs._evaluate import evaluate
 from sandboxkit.integrations.rewards.programs._problem import problem_of
 from sandboxkit.integrations.rewards.programs._samples import SAMPLES
 
-IMAGE = "sandboxkit/languages:bookworm"
+IMAGE = "sandboxkit/languages:trixie"
 CASES = 50
 IN_FLIGHT = 8
 LANGUAGE = "cpp17"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build an image with the toolchains of `Program`'s languages, from Debian packages.
 #
-#   scripts/languages-image.sh                 all languages, as the image sandboxkit/languages:bookworm
+#   scripts/languages-image.sh                 all languages, as the image sandboxkit/languages:trixie
 #   scripts/languages-image.sh cpp17 java      these languages
 #   --from IMAGE                               adds them to this Debian image's files, instead of debootstrap
 #   --keep                                     does nothing if the image is there and has these languages
@@ -11,8 +11,8 @@
 # It uses debootstrap, apt in a chroot and `docker import`, no image registry, and needs root.
 set -euo pipefail
 
-image=sandboxkit/languages:bookworm
-suite=bookworm
+image=sandboxkit/languages:trixie
+suite=trixie
 base=
 keep=
 folder=

@@ -42,5 +42,6 @@ async def _reports(provider: str, options: SpecOptions, *, quiet: bool) -> list[
             reports.append(report)
             if not quiet:
                 works = f"yes  {report.seconds:5.1f} s" if report.works else "no "
-                print(f"{report.name:12} {works}  {report.detail}".rstrip(), flush=True)
+                told = report.detail or report.version
+                print(f"{report.name:12} {works}  {told}".rstrip(), flush=True)
     return reports

@@ -32,7 +32,7 @@ exit codes:
 examples:
   sandboxkit doctor -p docker
   sandboxkit doctor -p e2b --live --silence 90s
-  sandboxkit doctor -p docker --languages --image sandboxkit/languages:bookworm
+  sandboxkit doctor -p docker --languages --image sandboxkit/languages:trixie
 """
 
 

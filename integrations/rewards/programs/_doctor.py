@@ -23,6 +23,8 @@ class LanguageReport:
     """Elapsed time of grading the sample on its two cases."""
     detail: str
     """The missing command or the failure; empty if the language works."""
+    version: str = ""
+    """What the language's compiler or interpreter says of its version."""
 
 
 async def check_languages(
@@ -43,4 +45,8 @@ async def check_languages(
             detail = "" if works else f"{verdict.outcome}: {verdict.detail}"
         except ConfigurationError as error:
             works, detail = False, str(error)
-        yield LanguageReport(language.name, works, time.monotonic() - begun, detail)
+        seconds, version = time.monotonic() - begun, ""
+        if works:
+            asked = f"{language.tools[0]} {language.version} 2>&1 | grep -m 1 '[0-9]'"
+            version = (await session.run(["sh", "-c", asked])).stdout.strip()[:60]
+        yield LanguageReport(language.name, works, seconds, detail, version)

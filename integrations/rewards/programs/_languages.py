@@ -43,6 +43,10 @@ class Language:
     named: str = ""
     """A regular expression whose first group in the source is the program's name, such as the name of
     Java's public class. Without a match the name is "Main"."""
+    needs: tuple[str, ...] = ()
+    """Commands that must be installed; default: the first words of `compile` and `run`."""
+    version: str = "--version"
+    """The option with which the first of `tools` tells its version."""
 
     def __post_init__(self) -> None:
         for name in ("source", "program"):
@@ -79,8 +83,8 @@ class Language:
     @property
     def tools(self) -> tuple[str, ...]:
         """Commands that must be installed, such as "g++", including those in a script for `sh -c`."""
-        found: list[str] = []
-        for argv in (self.compile, self.run):
+        found: list[str] = list(self.needs)
+        for argv in () if self.needs else (self.compile, self.run):
             lines = re.split(r"&&|\|\||;", argv[2]) if argv[:2] == ("sh", "-c") else argv[:1]
             found += [line.split()[0] for line in lines if line.split()]
         return tuple(
@@ -109,6 +113,19 @@ class Language:
 
 
 _JVM = ("-Xmx{memory}m", "-Xss256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_JAVAC = "javac -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 -nowarn -encoding UTF-8 -d classes"
+_JAVA = f"""
+if ! said=$({_JAVAC} {{name}}.java 2>&1); then
+  public=$(echo "$said" | sed -n 's/.*class \\(.*\\) is public, should be declared in a file named.*/\\1/p' | head -n 1)
+  [ -n "$public" ] && mv {{name}}.java "$public.java" && said=$({_JAVAC} "$public.java" 2>&1) || {{ echo "$said" >&2; exit 1; }}
+fi
+main=$(javap -J-XX:TieredStopAtLevel=1 $(find classes -name '*.class') | awk '
+  /^([^ ].* )?(class|interface) / {{ sub(/^([^ ].* )?(class|interface) /, ""); sub(/[ <{{].*/, ""); name = $0 }}
+  /static.* void main\\(java.lang.String(\\[\\]|\\.\\.\\.)\\)/ {{ if (!found || name == "{{name}}") found = name }}
+  END {{ print found }}')
+[ -n "$main" ] || {{ echo "no class has a method main" >&2; exit 1; }}
+jar -J-XX:+UseSerialGC --create --file program.jar --main-class "$main" -C classes .
+"""
 _CLASS = r"\bpublic\s+(?:(?:final|abstract|strictfp)\s+)*class\s+([A-Za-z_]\w{0,99})"
 _C_FLAGS = ("-O2", "-pipe", "-s", "-DONLINE_JUDGE")
 # To load the C++ library takes longer than many a case. Judges link it into the program.
@@ -119,7 +136,7 @@ LANGUAGES: tuple[Language, ...] = (
         "python",
         "main.py",
         ("python3", "main.py"),
-        packages=("python3",),
+        packages=("python3", "python3-numpy", "python3-sortedcontainers"),
         other_names=("python3", "py", "py3"),
         time_factor=5,
         memory_extra_mb=32,
@@ -160,17 +177,22 @@ LANGUAGES: tuple[Language, ...] = (
         other_names=("c++20",),
     ),
     Language(
+        "cpp23",
+        "main.cpp",
+        ("./program",),
+        ("g++", "-std=gnu++23", *_CPP_FLAGS, "-o", "program", "main.cpp", "-pthread"),
+        "program",
+        packages=("g++",),
+        other_names=("c++23",),
+    ),
+    Language(
         "java",
         "{name}.java",
-        ("java", *_JVM, "-cp", "program.jar", "{name}"),
-        (
-            "sh",
-            "-c",
-            "javac -J-XX:+UseSerialGC -J-XX:TieredStopAtLevel=1 -nowarn -encoding UTF-8 -d classes {name}.java"
-            " && jar -J-XX:+UseSerialGC --create --file program.jar -C classes .",
-        ),
+        ("java", *_JVM, "-jar", "program.jar"),
+        ("sh", "-c", _JAVA),
         "program.jar",
         packages=("default-jdk-headless",),
+        needs=("javac", "javap", "jar", "java"),
         time_factor=2,
         memory_extra_mb=512,
         named=_CLASS,
@@ -182,6 +204,7 @@ LANGUAGES: tuple[Language, ...] = (
         ("kotlinc", "main.kt", "-include-runtime", "-d", "program.jar"),
         "program.jar",
         packages=("kotlin", "default-jdk-headless"),
+        version="-version",
         other_names=("kt",),
         time_factor=2,
         memory_extra_mb=512,
@@ -205,6 +228,7 @@ LANGUAGES: tuple[Language, ...] = (
         ("go", "build", "-ldflags=-s -w", "-o", "program", "main.go"),
         "program",
         packages=("golang-go",),
+        version="version",
         other_names=("golang",),
         memory_extra_mb=64,
         compile_memory_mb=2048,
@@ -259,7 +283,7 @@ LANGUAGES: tuple[Language, ...] = (
         ("./program",),
         ("ghc", "-O1", "-v0", "-outputdir", "/tmp/ghc", "-o", "program", "main.hs"),
         "program",
-        packages=("ghc",),
+        packages=("ghc", "libghc-vector-dev"),
         other_names=("hs",),
         time_factor=2,
         memory_extra_mb=32,
@@ -273,6 +297,63 @@ LANGUAGES: tuple[Language, ...] = (
         "program",
         packages=("ocaml-nox",),
         other_names=("ml",),
+    ),
+    Language(
+        "perl",
+        "main.pl",
+        ("perl", "main.pl"),
+        packages=("perl",),
+        other_names=("pl",),
+        time_factor=5,
+        memory_extra_mb=32,
+    ),
+    Language(
+        "php",
+        "main.php",
+        ("php", "-d", "memory_limit=-1", "main.php"),
+        packages=("php-cli",),
+        time_factor=3,
+        memory_extra_mb=64,
+    ),
+    Language(
+        "lua",
+        "main.lua",
+        ("lua5.4", "main.lua"),
+        packages=("lua5.4",),
+        time_factor=5,
+        memory_extra_mb=32,
+        version="-v",
+    ),
+    Language(
+        "pascal",
+        "main.pas",
+        ("./program",),
+        ("fpc", "-O2", "-v0", "-oprogram", "main.pas"),
+        "program",
+        packages=("fp-compiler", "fp-units-rtl"),
+        other_names=("pas", "delphi", "fpc"),
+        version="-iV",
+    ),
+    Language(
+        "r",
+        "main.r",
+        ("Rscript", "main.r"),
+        packages=("r-base-core",),
+        time_factor=5,
+        memory_extra_mb=128,
+    ),
+    Language(
+        "scala",
+        "main.scala",
+        ("java", *_JVM, "-cp", "/usr/share/java/scala-library.jar:program.jar", "{name}"),
+        ("scalac", "-nowarn", "-d", "program.jar", "main.scala"),
+        "program.jar",
+        packages=("scala", "default-jdk-headless"),
+        time_factor=2,
+        memory_extra_mb=512,
+        compile_memory_mb=2048,
+        named=r"\bobject\s+([A-Za-z_]\w{0,99})",
+        version="-version",
     ),
     Language(
         "bash",

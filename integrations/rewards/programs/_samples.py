@@ -34,9 +34,24 @@ int main() {
     std::cout << std::accumulate(all.begin(), all.end(), 0LL) << std::endl;
 }
 """,
+    "cpp23": """\
+#include <expected>
+#include <iostream>
+std::expected<long long, int> read() {
+    long long x;
+    if (std::cin >> x) return x;
+    return std::unexpected(1);
+}
+int main() {
+    auto n = read().value_or(0); auto sum = 0ll;
+    while (n-- > 0) sum += *read();
+    std::cout << sum << std::endl;
+}
+""",
     "java": """\
 import java.util.Scanner;
-public class Sum {
+// Not the public class below, but this one: class Other
+class Sum {
     public static void main(String[] args) {
         Scanner in = new Scanner(System.in);
         long sum = 0;
@@ -97,6 +112,28 @@ let () =
   let sum = ref 0 in
   for _ = 1 to n do sum := !sum + Scanf.scanf " %d" (fun x -> x) done;
   Printf.printf "%d\\n" !sum
+""",
+    "perl": "<STDIN>;\nmy $sum = 0;\n$sum += $_ for split ' ', <STDIN>;\nprint \"$sum\\n\";\n",
+    "php": "<?php\nfgets(STDIN);\necho array_sum(explode(' ', trim(fgets(STDIN)))), \"\\n\";\n",
+    "lua": """\
+local sum = 0
+for _ = 1, io.read("n") do sum = sum + io.read("n") end
+print(sum)
+""",
+    "pascal": """\
+var n, i: longint; x, sum: int64;
+begin
+  read(n); sum := 0;
+  for i := 1 to n do begin read(x); sum := sum + x end;
+  writeln(sum)
+end.
+""",
+    "r": 'x <- scan("stdin", quiet = TRUE)\ncat(format(sum(x[-1]), scientific = FALSE), "\\n")\n',
+    "scala": """\
+object Sum extends App {
+  scala.io.StdIn.readLine()
+  println(scala.io.StdIn.readLine().split(" ").map(_.toLong).sum)
+}
 """,
     "bash": 'read -r _\nread -r -a all\nsum=0\nfor x in "${all[@]}"; do sum=$((sum + x)); done\necho "$sum"\n',
 }

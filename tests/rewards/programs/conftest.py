@@ -16,7 +16,7 @@ from tests.local_here import require_local
 from tests.rewards import conftest
 
 DATA = Path(__file__).with_name("data")
-LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:bookworm")
+LANGUAGES_IMAGE = os.environ.get("SANDBOXKIT_LANGUAGES_IMAGE", "sandboxkit/languages:trixie")
 LANGUAGES_ROOT = os.environ.get("SANDBOXKIT_LANGUAGES_ROOT")
 _WHERE_CI_RUNS = frozenset(("gcc", "g++"))
 """Tools that the image has in CI: with them the tests fail where it is not there, and are not skipped."""

@@ -46,6 +46,12 @@ def test_a_sample_compiles_and_runs(provider: str, language: str) -> None:
     assert [part.outcome for part in verdict.parts] == [Outcome.PASSED] * len(CASES)
 
 
+@pytest.mark.parametrize("source", GIVEN["java"].values(), ids=GIVEN["java"])
+def test_a_program_in_java_is_found_as_its_compiler_does(source: str) -> None:
+    task = {"cases": [{"stdin": "2 3", "stdout": "5"}], "language": "java"}
+    assert grade("local", Program(), source, task, needs="java").reward == 1
+
+
 def test_a_language_of_your_own_takes_five_lines(provider: str) -> None:
     awk = Language(
         "calculator",
