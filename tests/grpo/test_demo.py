@@ -80,6 +80,18 @@ def test_it_learns_to_write_run_read_the_error_and_fix(tmp_path: Path) -> None:
     assert {row["infra_failed_rate"] for row in rows} == {0.0}
 
 
+def test_the_check_of_a_gpu_reports_what_works_also_on_a_cpu(tmp_path: Path) -> None:
+    check = [sys.executable, str(DEMO.with_name("gpu_check.py")), "adapters", "trl"]
+    folder = tmp_path / f"gpu-check-{os.getpid()}"
+    given = ["--device=cpu", f"--folder={folder}"]
+    done = subprocess.run([*check, *given], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (folder / "report.md").read_text().splitlines()
+    assert lines[0].startswith("a CPU; torch ")
+    assert [line.split(" | ")[0] for line in lines[-2:]] == ["| adapters", "| trl"]
+    assert no_sandboxes(folder / "adapters")
+
+
 def test_each_task_is_solved_by_its_reference_alone() -> None:
     numbers = random.Random(0)
     chosen = [numbers.choice(real_tasks.tasks(family)) for family in FAMILIES]
