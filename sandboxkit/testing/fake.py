@@ -64,6 +64,8 @@ _FOLDER = "sandboxkit-fake-"
 _LOG_LIMIT = 1 << 20
 _SILENCE = 2.0
 """Seconds of silence after which a connection counts as broken."""
+_REMOVALS, _BETWEEN = 100, 0.05
+"""How often a folder is removed before an error is raised, and the seconds between."""
 MARKER = "SANDBOXKIT_FAKE"
 
 
@@ -151,8 +153,15 @@ class FakeBox(Box):
         # Each call kills its own command, which just after `execve` shows no marker yet.
         for scope in tuple(self.calls):
             scope.cancel()
-        await self._kill(f"box:{self.folder}", None)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with anyio.CancelScope(shield=True):
+            await self._kill(f"box:{self.folder}", None)
+            # A command that its own call has yet to kill may make files while the folder is removed.
+            for _ in range(_REMOVALS):
+                shutil.rmtree(self.folder, ignore_errors=True)
+                if not self.folder.exists():
+                    return
+                await anyio.sleep(_BETWEEN)
+        shutil.rmtree(self.folder)
 
     async def take_snapshot(self, request: SnapshotRequest) -> SnapshotInfo:
         """See `Box.take_snapshot`."""
@@ -160,8 +169,8 @@ class FakeBox(Box):
         await self._wait_while_frozen()
         self.backend.check_snapshot(self.spec, request.kind)
         folder = _new_folder()
-        await self._stop()
         try:
+            await self._stop()
             self._copy(self.folder, folder)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -398,7 +407,12 @@ class FakeProvider(Provider):
         if spec.snapshot is not None and spec.snapshot not in self.snapshots:
             raise SnapshotNotFoundError(f"no snapshot {spec.snapshot!r}")
         box = self.box(f"fake-{secrets.token_hex(6)}")
-        await box.start(spec)
+        try:
+            await box.start(spec)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await box.delete()
+            raise
         return box
 
     def box(self, sandbox_id: str) -> FakeBox:
