@@ -179,7 +179,7 @@ def test_a_trajectory_has_its_environments_reward(
 @each_trainer
 def test_a_failure_of_the_infrastructure_is_raised(name: str, tasks: dict[str, Task]) -> None:
     subject = adapter_of(name, tasks, provider=Refusing(lambda _: True))
-    with pytest.raises(ProviderUnavailableError, match="a trajectory failed .* no capacity"):
+    with pytest.raises(ProviderUnavailableError, match=r"a trajectory failed .* no capacity"):
         ADAPTERS[name][0](subject, ("done",))
 
 
