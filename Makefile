@@ -108,7 +108,7 @@ $(VENV)/frameworks/.ready: $(VENV)/.training scripts/beside.sh
 $(VENV)/trainers/.ready: $(VENV)/.training scripts/beside.sh
 	PYTHON=$(BIN)/python scripts/beside.sh $(VENV)/trainers \
 		'skyrl-gym>=0.4,<0.5' 'tensordict>=0.10,<0.11' 'ray>=2.50' omegaconf hydra-core codetiming pyarrow \
-		pylatexenc pandas
+		pylatexenc pandas cachetools
 	$(VENV)/trainers/bin/python -m pip install -q --no-deps --group trainers
 	@touch $@
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from sandboxkit import (
     ConfigurationError,
+    Operation,
     ProviderUnavailableError,
     Sandbox,
-    Session,
 )
 from sandboxkit.integrations._tools import (
     BASH,
@@ -62,8 +62,11 @@ class SandboxEnvironments(Environments["SandboxEnvironment"]):
     Stopping takes a while, so keep `max_concurrency` above the number of rollouts in a batch.
 
     With `get_reward` the environments have TRL's method of that name, and no reward function is
-    needed. But TRL calls it for one rollout at a time, does not log infrastructure failures, and
-    does not stop if there are too many. Raises ConfigurationError for invalid limits.
+    needed. But TRL calls it for one rollout at a time and does not log infrastructure failures; after 64
+    of them in a row it raises ProviderUnavailableError. Raises ConfigurationError for invalid limits.
+
+    AsyncGRPOTrainer pickles this object, so the judge has to be a function of a module. Its worker opens its
+    own session, with environments that have `get_reward`.
     """
 
     def __init__(
@@ -85,11 +88,12 @@ class SandboxEnvironments(Environments["SandboxEnvironment"]):
                 f"judge={judge!r} is no coroutine function: write 'async def judge(sandbox, row)', which returns a "
                 "Verdict(outcome, score)"
             )
-        self.session = Session(provider, max_concurrency=max_concurrency, **options)
+        self._open(provider, max_concurrency, options)
         self.judge = judge
         self.timeout = timeout
         self.start_timeout = start_timeout
         self.observation_limit = observation_limit
+        self._rewarded = RewardedSandboxEnvironment
         self._made = RewardedSandboxEnvironment if get_reward else SandboxEnvironment
 
 
@@ -199,4 +203,4 @@ class RewardedSandboxEnvironment(SandboxEnvironment):
 
     def get_reward(self) -> float | None:
         """Grade the sandbox; return the score, or None after an infrastructure failure."""
-        return self._reward()
+        return self._owner.note(*Operation(self._grade()).result())

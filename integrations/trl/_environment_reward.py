@@ -25,6 +25,9 @@ class EnvironmentReward:
     Logged times: `start` is the wait for the rollout's sandbox, including the session's queue, and
     `tools` the time of its tool calls. `sampling` is known only with `SandboxRollouts`: it is the time
     of the batched generations in which the rollout took part.
+
+    AsyncGRPOTrainer calls a pickled copy without environments. There each environment has `get_reward`, which
+    TRL counts, and this function returns None for every completion; it logs and records nothing.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class EnvironmentReward:
         self._deadline = deadline
         self._limit = max_infra_failed_rate
         self._records = Records(records)
+        self._is_copy = False
 
     def __call__(
         self,
@@ -59,6 +63,8 @@ class EnvironmentReward:
 
         Raises ProviderUnavailableError for too many failures, and ConfigurationError without environments.
         """
+        if self._is_copy and not environments:
+            return [None] * len(completions)
         if len(environments) != len(completions):
             raise ConfigurationError(
                 f"{len(completions)} completions and {len(environments)} environments: "
@@ -80,6 +86,10 @@ class EnvironmentReward:
         rate = refuse_broken(prompts, samples, self._limit, self.__name__)
         log(samples, rate, log_metric, log_extra)
         return rewards
+
+    # Any: the attributes.
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _is_copy=True)
 
     async def _all(
         self, environments: Sequence[RolloutEnvironment]

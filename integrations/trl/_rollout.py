@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import json
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +16,9 @@ from sandboxkit.integrations._tools import Schema, ToolResult
 from sandboxkit.integrations._training.clock import Part
 from sandboxkit.integrations._training.rollout_record import Call, Turn
 from sandboxkit.integrations.rewards import Verdict
+from sandboxkit.provider import Provider
 
+_MOST_FAILURES = 64
 _ANNOTATIONS = {"string": str, "integer": int, "boolean": bool, "array": list[int]}
 
 
@@ -89,15 +92,15 @@ class RolloutEnvironment(ABC):
 
     # Any: a row of a user's data set.
     @abstractmethod
-    def reset(self, **row: Any) -> None:
-        """Begin a rollout for a data set's row and drop the previous one. Does not wait for a sandbox."""
+    def reset(self, **row: Any) -> str | None:
+        """Begin a rollout for a data set's row and drop the previous one. Does not wait for a sandbox.
+
+        TRL adds the text that is returned, if any, to the prompt's last message.
+        """
 
     @abstractmethod
     async def _grade(self) -> tuple[Verdict, float | None]:
         """Grade the rollout; return the verdict and the reward, None after an infrastructure failure."""
-
-    def _reward(self) -> float | None:
-        return Operation(self._grade()).result()[1]
 
 
 def require_limits(timeout: float, start_timeout: float, observation_limit: int) -> None:
@@ -110,20 +113,59 @@ def require_limits(timeout: float, start_timeout: float, observation_limit: int)
         )
 
 
+class OwnsSession:
+    """Opens a session for one process. A pickled copy opens its own, as AsyncGRPOTrainer's worker needs it."""
+
+    session: Session
+
+    def _open(self, provider: str | Provider | None, limit: int | None, options: Any) -> None:
+        self._options = {"provider": provider, "max_concurrency": limit, **options}
+        self.session = Session(**self._options)
+
+    def close(self) -> None:
+        """Close the session and stop its sandboxes."""
+        self.session.close().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in self.__dict__.items() if name != "session"}
+        for name, value in state.items():
+            try:
+                pickle.dumps(value)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ConfigurationError(
+                    f"{type(self).__name__} cannot be pickled, because of its {name.lstrip('_')} "
+                    f"{value!r}: use classes and functions of a module ({error})"
+                ) from error
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, session=Session(**state["_options"]))
+
+
 E = TypeVar("E", bound=RolloutEnvironment)
 
 
-class Environments(Generic[E]):
+class Environments(OwnsSession, Generic[E]):
     """A factory of environments. It owns their session and closes it when the context ends.
 
     TRL makes one environment per rollout of a batch, reuses them for the next batch, and never
-    closes them.
+    closes them. A pickled copy makes environments with `get_reward`, because AsyncGRPOTrainer, which
+    pickles them, gives no environments to reward functions.
     """
 
-    session: Session
     _made: Callable[[Any], E]
     """Makes an environment of this factory. Any: the factory itself, of a class that derives from this."""
+    _rewarded: Callable[[Any], E]
+    """Makes one with `get_reward`."""
     _works = False
+    _failures = 0
+    """Number of rollouts since the last one that `get_reward` could grade."""
 
     def __call__(self) -> E:
         """Return a new environment; `reset` starts its sandbox.
@@ -142,15 +184,19 @@ class Environments(Generic[E]):
             self._works = True
         return self._made(self)
 
-    def close(self) -> None:
-        """Close the session, which stops the sandboxes of all environments."""
-        self.session.close().result()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_made": state["_rewarded"]})
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def note(self, verdict: Verdict, reward: float | None) -> float | None:
+        """Return what `get_reward` found. Raises ProviderUnavailableError after `_MOST_FAILURES` in a row."""
+        self._failures = self._failures + 1 if reward is None else 0
+        if self._failures >= _MOST_FAILURES:
+            raise ProviderUnavailableError(
+                f"get_reward: the last {self._failures} rollouts failed in the infrastructure; the last: "
+                f"{verdict.detail}",
+                provider=self.session.provider_name,
+            )
+        return reward
 
 
 def tool_method(schema: Schema) -> Callable[..., str]:

@@ -84,8 +84,8 @@ class SandboxRollouts:
             self._pool.append(self._environments())
         rollouts: list[_Rollout] = []
         for prompt, environment in zip(prompts, self._pool, strict=False):
-            environment.reset(**self._row(prompt))
-            rollouts.append(_Rollout(environment, dialogue.opening(prompt, environment)))
+            text = environment.reset(**self._row(prompt)) or ""
+            rollouts.append(_Rollout(environment, dialogue.opening(prompt, environment, text)))
         has_logprobs = self._run(rollouts, dialogue)
         return {
             "prompt_ids": [each.prompt_ids for each in rollouts],
@@ -199,14 +199,16 @@ class _Dialogue:
             words.chat_template = get_training_chat_template(words)
         self._words = words
 
-    def opening(self, prompt: Any, environment: RolloutEnvironment) -> list[int]:
-        """Return a prompt's tokens, with the environment's tools in the chat template."""
+    def opening(self, prompt: Any, environment: RolloutEnvironment, text: str) -> list[int]:
+        """Return a prompt's tokens, with `text` at its end and the environment's tools in the chat template."""
         if isinstance(prompt, str):
             raise ConfigurationError(
                 "SandboxRollouts needs prompts that are messages, such as "
                 '[{"role": "user", "content": "..."}], not text'
             )
-        return self._render(prompt, tools_of(environment))
+        *before, last = prompt
+        last = {**last, "content": last["content"] + text} if text else last
+        return self._render([*before, last], tools_of(environment))
 
     def turn(self, rollouts: list[_Rollout]) -> bool:
         """Generate the next turn of each rollout; return whether there are log probabilities."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sandboxkit import ConfigurationError, Operation, Session
+from sandboxkit import ConfigurationError, Operation
 from sandboxkit.integrations._tools import BASH, EDITOR, SUBMIT, ToolResult, refusal
 from sandboxkit.integrations.rewards import Verdict
 from sandboxkit.integrations.swe import Metrics, Step, SweConfig, SweEnv, Task
@@ -43,10 +43,11 @@ class SweEnvironments(Environments["SweEnvironment"]):
     ) -> None:
         if not tasks:
             raise ConfigurationError("there are no tasks")
-        self.session = Session(provider, max_concurrency=max_concurrency, **options)
+        self._open(provider, max_concurrency, options)
         self.tasks = tasks
         self.config = config or SweConfig()
         self.metrics = Metrics()
+        self._rewarded = RewardedSweEnvironment
         self._made = RewardedSweEnvironment if get_reward else SweEnvironment
 
     # Any: rows of a data set.
@@ -70,10 +71,11 @@ class SweEnvironment(RolloutEnvironment):
         self._submitted = False
 
     # Any: a row of a user's data set.
-    def reset(self, *, task_id: str = "", **row: Any) -> None:
+    def reset(self, *, task_id: str = "", prompt: Any = (), **row: Any) -> str | None:
         """Begin a task and stop the previous one's sandbox.
 
-        Raises ConfigurationError for an unknown `task_id`.
+        Return the task's instruction, for TRL to append, unless the prompt has it already. Raises
+        ConfigurationError for an unknown `task_id`.
         """
         if task_id not in self._owner.tasks:
             raise ConfigurationError(
@@ -81,6 +83,9 @@ class SweEnvironment(RolloutEnvironment):
             )
         self._last, self._submitted, self._trace = None, False, Trace()
         self._first = Operation(self._begin(self._first, task_id))
+        instruction = self._owner.tasks[task_id].instruction
+        texts = [prompt] if isinstance(prompt, str) else [each.get("content") for each in prompt]
+        return None if any(instruction in str(text) for text in texts) else f"\n\n{instruction}"
 
     bash = tool_method(BASH)
     str_replace_editor = tool_method(EDITOR)
@@ -131,4 +136,4 @@ class RewardedSweEnvironment(SweEnvironment):
 
     def get_reward(self) -> float | None:
         """Grade the task; return the score minus penalties, or None after an infrastructure failure."""
-        return self._reward()
+        return self._owner.note(*Operation(self._grade()).result())

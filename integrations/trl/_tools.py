@@ -9,11 +9,10 @@ from sandboxkit import (
     Operation,
     SandboxError,
     SandboxStartError,
-    Session,
 )
 from sandboxkit.integrations._retries import retry
 from sandboxkit.integrations._tools import killed_after, truncate_middle
-from sandboxkit.integrations.trl._rollout import require_limits
+from sandboxkit.integrations.trl._rollout import OwnsSession, require_limits
 from sandboxkit.provider import Provider
 
 _RETRIES = 2
@@ -22,7 +21,7 @@ _MOST_ARGUMENT = 100 << 10
 _FILE = "/workspace/program"
 
 
-class SandboxTools:
+class SandboxTools(OwnsSession):
     """Stateless tools `python` and `bash`, for models that use them only to compute something.
 
         with SandboxTools(provider="docker") as tools:
@@ -32,7 +31,8 @@ class SandboxTools:
     and no state is kept between calls. An infrastructure failure cannot be attributed to its
     rollout: the call raises, TRL shows the model an error and counts it in
     `tools/failure_frequency`. Use `SandboxEnvironments` if that matters. The limits have the
-    same meaning as there.
+    same meaning as there. In AsyncGRPOTrainer's worker, which gets a pickled copy, the tools open a session
+    of their own.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SandboxTools:
         **options: Any,  # SandboxSpec's, as Session takes them
     ) -> None:
         require_limits(timeout, start_timeout, observation_limit)
-        self.session = Session(provider, max_concurrency=max_concurrency, **options)
+        self._open(provider, max_concurrency, options)
         self._timeout = timeout
         self._start_timeout = start_timeout
         self._limit = observation_limit
@@ -73,16 +73,6 @@ class SandboxTools:
             command: The command. No state is kept between calls.
         """
         return self._run("bash", command)
-
-    def close(self) -> None:
-        """Close the session and stop its sandboxes."""
-        self.session.close().result()
-
-    def __enter__(self) -> "SandboxTools":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _run(self, program: str, code: str) -> str:
         data = code.encode(errors="surrogatepass")
