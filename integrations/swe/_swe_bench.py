@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError, MissingExtraError
+from sandboxkit import ConfigurationError
 from sandboxkit.images import RegistryImage
 from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._rows import parsed, plain_row
@@ -24,8 +24,9 @@ from sandboxkit.integrations.swe.folder import INTERNET, OWN, public_network
 from sandboxkit.json_lines import read_json_lines
 from sandboxkit.types import Network
 
-SWE_BENCH = "swebench"
-"""The parser of such a task: the package of this name."""
+SWE_BENCH = "the package swebench"
+"""The parser of such a task; Terminal-Bench's format "swebench" is another."""
+PACKAGE = "swebench"
 SUFFIXES = (".jsonl", ".json", ".parquet")
 _FORMAT = "1"
 _TEST_SECONDS = 1800.0  # swebench's own
@@ -139,7 +140,7 @@ def rows_of(path: Path) -> Iterator[Any]:
         return
     try:
         if path.suffix == ".parquet":
-            with needs(SWE_BENCH):
+            with needs("swebench"):
                 from pyarrow import parquet
             yield from parquet.read_table(path).to_pylist()
         else:
@@ -222,12 +223,8 @@ def _instance(row: dict[str, Any]) -> dict[str, Any]:
 
 def _prepared(rows: Sequence[Mapping[str, Any]]) -> Path:
     """Return a folder of the cache with the tests and the solution of each row, by its number."""
-    try:
-        version = metadata.version(SWE_BENCH)
-    except metadata.PackageNotFoundError as error:
-        raise MissingExtraError(
-            "rows of SWE-bench need the package 'swebench': pip install 'sandboxkit-sdk[swebench]'"
-        ) from error
+    with needs("swebench"):
+        version = metadata.version(PACKAGE)
     text = json.dumps([_FORMAT, version, rows], default=str)
 
     def fill(folder: Path) -> None:

@@ -82,7 +82,7 @@ class Task:
     """A file that is copied beside the tests and runs them, in the place of their `test.sh`."""
     parser: str | None = None
     """Who reads the results that the tests print, which count as the reward: Terminal-Bench's name of their format,
-    or "swebench" for the package."""
+    or "the package swebench"."""
     solution: Path | str | None = None
     """The reference: a folder with `solve.sh`, or the text of that script. Only `SweEnv.solve` uses it."""
     solution_env: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -1,8 +1,11 @@
 """Rows in SWE-bench's format: the package swebench decides, on what the agent left in the repository."""
 
 import json
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from sandboxkit import ConfigurationError, MissingExtraError, Session, Snapshot
 from sandboxkit.integrations.swe import SweEnv, Task, load_tasks, try_tasks
 from sandboxkit.integrations.swe._swe_bench import resolved
 from tests.data_here import beside
+from tests.docker_here import require_docker
 from tests.local_here import require_local
 
 DATA = beside(__file__)
@@ -39,11 +43,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SANDBOXKIT_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.fixture(scope="module")
-def made() -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+@contextmanager
+def repository(provider: str) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
     """An image with a repository, and a row of it."""
-    require_local()
-    with Session("local", tags=("swe-bench-tests",)) as session, session.sandbox() as sandbox:
+    with Session(provider, tags=("swe-bench-tests",)) as session, session.sandbox() as sandbox:
         script = DATA["repository"]["script"]
         sandbox.exec(["bash", "-c", script], check=True).result()
         base, gold, test = (
@@ -55,6 +58,13 @@ def made() -> Iterator[tuple[Snapshot, dict[str, Any]]]:
         image = sandbox.snapshot("swe-bench-row").result()
         yield image, ROW | columns | {"eval_script": script.replace("{test}", test)}
     image.delete().result()
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+    require_local()
+    with repository("local") as made:
+        yield made
 
 
 def loaded(image: Snapshot, row: dict[str, Any]) -> Task:
@@ -82,6 +92,17 @@ async def test_the_gold_patch_has_the_reward_1_and_no_work_0(
     async with Session("local") as session:
         found = {each.task: each async for each in try_tasks(session, tasks)}
     assert {name: each.status for name, each in found.items()} == dict.fromkeys(rows, "fine"), found
+
+
+def test_the_command_line_tries_the_rows_of_a_file(tmp_path: Path) -> None:
+    require_docker()
+    with repository("docker") as (image, row):
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+        command = ["tasks", "oracle", str(tmp_path / "rows.jsonl"), "-p", "docker", "--json"]
+        command += ["--image", image.id.replace("snapshot-", "sandboxkit-snapshot:")]
+        done = subprocess.run([sys.executable, "-m", "sandboxkit", *command], capture_output=True)
+    trial = json.loads(done.stdout)
+    assert (trial["oracle"], trial["nop"], done.returncode) == (1, 0, 0), (trial, done.stderr)
 
 
 @pytest.mark.parametrize("work", DATA["work"], ids=lambda work: work["name"])
@@ -118,15 +139,14 @@ async def test_swebench_reads_logs_of_other_languages() -> None:
     cases = {case["parser"]: case for case in DATA["logs"]}
     rows = (
         ROW
-        | {"instance_id": name, "log_parser": name, "PASS_TO_PASS": []}
-        | {"FAIL_TO_PASS": [case["test"]]}
+        | {"instance_id": name, "log_parser": name, "PASS_TO_PASS": [case["passed"]]}
+        | {"FAIL_TO_PASS": [case["passed"], case["failed"]]}
         for name, case in cases.items()
     )
     for name, task in load_tasks(rows).items():
-        for kind, reward in (("passed", True), ("failed", False)):
-            log = f": '>>>>> Start Test Output'\n{cases[name][kind]}\n: '>>>>> End Test Output'\n"
-            assert (await resolved(task, log))[0] is reward, (name, kind)
-    assert (await resolved(task, cases[name]["passed"]))[0] is None
+        log = f": '>>>>> Start Test Output'\n{cases[name]['log']}\n: '>>>>> End Test Output'\n"
+        assert await resolved(task, log) == (False, f"FAIL_TO_PASS {cases[name]['failed']}"), name
+    assert (await resolved(task, cases[name]["log"]))[0] is None
 
 
 def test_rows_of_other_data_sets_are_refused_by_name() -> None:
@@ -141,7 +161,7 @@ def test_rows_of_other_data_sets_are_refused_by_name() -> None:
 
 
 def test_the_package_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxkit.integrations.swe._swe_bench.SWE_BENCH", "not-installed")
+    monkeypatch.setattr("sandboxkit.integrations.swe._swe_bench.PACKAGE", "not-installed")
     with pytest.raises(MissingExtraError, match=r"sandboxkit-sdk\[swebench\]"):
         load_tasks([ROW])
 
