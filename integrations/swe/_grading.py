@@ -74,6 +74,9 @@ async def _grade(session: Session, task: Task, agent: Sandbox, retries: int) -> 
 
     if task.in_place:
         return await _in_place(session, agent, task)
+    if (failure := await _collect(agent, task)) is not None:
+        await agent.stop()
+        return failure
     return await grade_in_fresh(
         agent,
         task.artefacts,
@@ -82,6 +85,20 @@ async def _grade(session: Session, task: Task, agent: Sandbox, retries: int) -> 
         retries=retries,
         deadline=_FILES_SECONDS + (retries + 1 + task.reward_decides) * task.test_timeout,
     )
+
+
+async def _collect(agent: Sandbox, task: Task) -> Verdict | None:
+    """Make the artefacts in the agent's sandbox; return the verdict if that fails."""
+    if task.collect is None:
+        return None
+    try:
+        made = await agent.exec(list(task.collect), cwd=task.workdir, timeout=_FILES_SECONDS)
+    except TROUBLE as error:
+        return verdict_of(error, Phase.WORKED_IN)
+    if made.returncode == 0:
+        return None
+    detail = f"the work cannot be collected: {ascii(made.stderr.strip()[-300:])[1:-1]}"
+    return Verdict(Outcome.FAILED, 0.0, "policy", detail)
 
 
 def make_sandbox(

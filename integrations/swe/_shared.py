@@ -14,6 +14,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections.abc import AsyncIterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sandboxkit import (
 )
 from sandboxkit.datasets import Folder
 from sandboxkit.integrations.rewards import Outcome, Verdict
+from sandboxkit.integrations.swe._swe_bench import SWE_BENCH, resolved
 from sandboxkit.integrations.swe._task import Task
 from sandboxkit.integrations.swe._terminal_bench import all_passed
 from sandboxkit.types import FileType
@@ -52,7 +54,9 @@ _RUN = f"""
 read -r nonce
 export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0
 "$BASH" -c '. "$0"' {_TESTS}/"$0" </dev/null >&2
-printf '%s %s\\n' "$nonce" "$?"
+status=$?
+printf '%s' "$nonce" >&2
+printf '%s %s\\n' "$nonce" "$status"
 while :; do kill -STOP $$; done
 """
 
@@ -84,23 +88,40 @@ async def run_tests(sandbox: Sandbox, task: Task) -> Verdict:
     )
     try:
         line = await anext(aiter(process.stdout.lines()), "")
+        status = re.fullmatch(rf"{nonce} (\d{{1,3}})", line)
+        if status is not None:
+            await _wait_for(nonce, process.stderr)
     finally:
         process.kill()
     try:
         result = await process
     except CommandTimeoutError:
         return Verdict(Outcome.TIMEOUT, 0.0, "policy", f"tests ran past {task.test_timeout:g} s")
-    detail = ascii(result.stderr.strip()[-300:])[1:-1]
-    status = re.fullmatch(rf"{nonce} (\d{{1,3}})", line)
+    log = result.stderr.partition(nonce)[0]
+    detail = ascii(log.strip()[-300:])[1:-1]
     if status is None:
         return Verdict(Outcome.KILLED, 0.0, "policy", f"the tests' shell was killed: {detail}")
     if task.parser is not None:
-        if (passed := all_passed(task.parser, result.stderr)) is None:
-            raise MissingRewardError(f"no results as {task.parser} prints them: {detail}")
+        if task.parser == SWE_BENCH:
+            passed, said = await resolved(task, log)
+            detail = ascii(said)[1:-1] or detail
+        else:
+            passed = all_passed(task.parser, log)
+        if passed is None:
+            raise MissingRewardError(f"no results that {task.parser} can read: {detail}")
         return _verdict(float(passed), detail)
     if task.reward_decides:
         return await _read_reward(sandbox, detail)
     return await _read(sandbox, task.tests, int(status[1]), detail)
+
+
+async def _wait_for(nonce: str, output: AsyncIterable[str]) -> None:
+    """Wait until the tests' whole output is here: a kill may lose what is on its way."""
+    last = ""
+    async for text in output:
+        last = last[-len(nonce) :] + text
+        if nonce in last:
+            return
 
 
 async def clean(sandbox: Sandbox, task: Task) -> dict[str, str]:

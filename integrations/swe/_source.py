@@ -1,21 +1,24 @@
-"""Loads tasks from a folder, a .tar.gz, or a data set repository on Hugging Face."""
+"""Loads tasks from a folder, a .tar.gz, rows, or a data set repository on Hugging Face."""
 
 import functools
 import gzip
 import hashlib
 import os
 import shutil
-import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from importlib import resources
 from io import FileIO
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from sandboxkit import ConfigurationError, MissingExtraError, SandboxFileError
 from sandboxkit.datasets import Folder
+from sandboxkit.integrations.swe._cache import cached
 from sandboxkit.integrations.swe._load import load_task
+from sandboxkit.integrations.swe._swe_bench import SUFFIXES, read_rows, row_files, rows_of
 from sandboxkit.integrations.swe._task import Task
 from sandboxkit.transfers import DownloadLimits, extract
 
@@ -26,8 +29,9 @@ _MARKS = ("instruction.md", "task.yaml")
 
 
 def load_tasks(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Iterable[Mapping[str, object]],
     *,
+    split: str = "test",
     image: str | None = None,
     in_place: bool | None = None,
     allow_network: str | Collection[str] = (),
@@ -36,20 +40,38 @@ def load_tasks(
 ) -> dict[str, Task]:
     """Return all tasks of a source as {id: task}; `load_task` says in which formats, and what the options are.
 
-    A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, or
-    `hf:owner/name[@revision]`, a data set repository with either. A repository is resolved once per
+    A source is a folder of task folders (or one task), a `.tar.gz` of such a folder, rows in SWE-bench's format (a
+    `.jsonl`, `.json` or `.parquet` file, or an iterable of mappings), or `hf:owner/name[@revision]`, a data set
+    repository with one of these. Of a repository's rows those of `split` are loaded. A repository is resolved once per
     process, so a whole run uses one revision; huggingface_hub caches it. A link in a folder of tasks may not
-    lead out of it. Raises ConfigurationError for a source that is missing or has no task, and for a task that cannot
+    lead out of it.
+
+    A row's sandbox has the image of its repository. What the agent leaves there, as a patch, is applied in a pristine
+    one, the files of the row's test patch are restored, and the package swebench decides on the tests' log: the reward
+    is 1 if all of FAIL_TO_PASS and PASS_TO_PASS pass. Raises ConfigurationError for a source that is missing or has no task, and for a task that cannot
     be loaded; with a dict `refused` the others are returned, and it gets that error by the task's id.
     """
+    rows: Iterable[Any] | None = None
+    if not isinstance(source, str | os.PathLike):
+        rows, source = source, "the rows"
     text = os.fspath(source)
     folder = _repository(text.removeprefix(_HF)) if text.startswith(_HF) else Path(text)
-    if folder.is_file():
+    if rows is None and folder.is_file() and folder.suffix in SUFFIXES:
+        rows = rows_of(folder)
+    elif rows is None and folder.is_file():
         folder = _unpacked(folder)
-    tasks, folders = dict[str, Task](), _folders(folder)
+    tasks, folders = dict[str, Task](), [] if rows is not None else _folders(folder)
+    if rows is None and not folders and (files := row_files(folder, split)):
+        rows = chain.from_iterable(map(rows_of, files))
+    if rows is not None:
+        if in_place:
+            raise ConfigurationError(
+                f"in_place={in_place!r}: rows of SWE-bench are graded in a pristine sandbox"
+            )
+        return read_rows(rows, image=image, allow_network=allow_network, refused=refused)
     if not folders:
         raise ConfigurationError(
-            f"{text!r} contains no folder with an instruction.md or a task.yaml"
+            f"{text!r} contains no folder with an instruction.md or a task.yaml, and no rows of the split {split!r}"
         )
     for each in folders:
         try:
@@ -114,34 +136,14 @@ def _repository(name: str) -> Path:
                 f"{_HF}{name}: {str(path)!r} is a link that leaves {str(blobs)!r}"
             )
     digest = hashlib.sha256(os.fsencode(snapshot.resolve())).hexdigest()[:32]
-    return _cached(digest, lambda fresh: shutil.copytree(snapshot, fresh, dirs_exist_ok=True))
+    return cached(digest, lambda fresh: shutil.copytree(snapshot, fresh, dirs_exist_ok=True))
 
 
 def _unpacked(archive: Path) -> Path:
     """Unpack an archive into a cache folder named after its SHA-256; return the folder."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-    return _cached(f"{digest}-1", lambda fresh: _extract(archive, fresh))
-
-
-def _cached(name: str, fill: Callable[[Path], object]) -> Path:
-    """Return a folder of the cache, which `fill` fills if it is not there yet."""
-    cache = Path(os.environ.get("SANDBOXKIT_CACHE_DIR") or Path.home() / ".cache" / "sandboxkit")
-    target = cache / "tasks" / name
-    if target.is_dir():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
-    try:
-        fill(fresh)
-        try:
-            fresh.rename(target)
-        except OSError:
-            if not target.is_dir():  # another process may have created it meanwhile
-                raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return target
+    return cached(f"{digest}-1", lambda fresh: _extract(archive, fresh))
 
 
 def _extract(archive: Path, folder: Path) -> None:

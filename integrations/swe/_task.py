@@ -44,6 +44,8 @@ class Task:
     workdir: str = "/workspace"
     artefacts: tuple[str, ...] = ("/workspace",)
     """Absolute paths to grade. They are copied to the sandbox in which the tests run."""
+    collect: tuple[str, ...] | None = None
+    """A command that makes the artefacts in the agent's sandbox after its work; if it fails, the reward is 0."""
     judged: bool = False
     """Whether `judge.py` grades in a separate sandbox, instead of `test.sh` in the one with the code."""
     in_place: bool = False
@@ -79,7 +81,8 @@ class Task:
     script: Path | None = None
     """A file that is copied beside the tests and runs them, in the place of their `test.sh`."""
     parser: str | None = None
-    """Terminal-Bench's name of the format in which the tests print their results, which count as the reward."""
+    """Who reads the results that the tests print, which count as the reward: Terminal-Bench's name of their format,
+    or "the package swebench"."""
     solution: Path | str | None = None
     """The reference: a folder with `solve.sh`, or the text of that script. Only `SweEnv.solve` uses it."""
     solution_env: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -45,9 +45,10 @@ example:
   sandboxkit tasks check train.jsonl --reference solution -p docker
 """
 _ORACLE = """\
-FOLDER has task folders in Harbor's format, Terminal-Bench's older one or
-sandboxkit's own; or it is one task, a .tar.gz, or hf:owner/name. Each task is
-graded after its own solution (ORACLE) and after no work (NOP).
+TASKS is a folder with task folders in Harbor's format, Terminal-Bench's older
+one or sandboxkit's own; or one task, a .tar.gz, rows in SWE-bench's format (a
+.jsonl, .json or .parquet file), or hf:owner/name. Each task is graded after its
+own solution (ORACLE) and after no work (NOP).
 
   fine      the rewards are 1 and 0
   bought    no work has a reward
@@ -95,11 +96,12 @@ def add(verbs: _options.Verbs) -> None:
     part.set_defaults(verb=check)
     part = parts.add_parser(
         "oracle",
-        help="grade the solutions of task folders, and no work",
-        description="Report task folders whose own solution fails, or that reward no work.",
+        help="grade the solutions of tasks, and no work",
+        description="Report tasks whose own solution fails, or that reward no work.",
         epilog=_ORACLE,
     )
-    part.add_argument("folder", metavar="FOLDER", help="the tasks")
+    part.add_argument("source", metavar="TASKS", help="the tasks")
+    part.add_argument("--split", metavar="NAME", default="test", help="of a data set's rows")
     part.add_argument("--limit", metavar="N", type=int, help="try the first N tasks")
     part.add_argument("--image", metavar="REF", help="in place of the tasks' images, or default")
     part.add_argument("--in-place", action="store_true", help="run tests in the agent's sandbox")
@@ -142,7 +144,8 @@ def oracle(args: argparse.Namespace) -> int:
     """Run `oracle`."""
     swe, unread = importlib.import_module("sandboxkit.integrations.swe"), dict[str, Any]()
     tasks = swe.load_tasks(
-        args.folder,
+        args.source,
+        split=args.split,
         image=args.image,
         in_place=args.in_place or None,
         allow_network=args.allow_network,

@@ -74,10 +74,9 @@ def in_worker(answers: Any, row: dict[str, Any], factory: Any, functions: Any, t
 def test_trls_worker_opens_its_own_session_and_has_the_rewards(kind: str, tmp_path: Path) -> None:
     files = {"instruction.md": "Make it 42.", "tests/test.sh": 'test "$(cat answer)" = 42'}
     write(tmp_path / "tasks" / "a", **files)
-    made: Any = {
-        "sandbox": lambda: SandboxEnvironments(judge, provider="local"),
-        "swe": lambda: SweEnvironments(load_tasks(tmp_path / "tasks"), provider="local"),
-    }[kind]()
+    made: Any = SandboxEnvironments(judge, provider="local")
+    if kind == "swe":
+        made = SweEnvironments(load_tasks(tmp_path / "tasks"), provider="local")
     prompt = [{"role": "user", "content": "Work."}]
     row = {"prompt": prompt, "want": "42"} | ({"task_id": "a"} if kind == "swe" else {})
     with made, SandboxTools(provider="local") as tools:
