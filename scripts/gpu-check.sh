@@ -12,4 +12,4 @@ python=${PYTHON:-python3}
 if [[ -n "${WHEELS:-}" ]]; then
   "$python" -m pip install -q --no-index --find-links "$WHEELS" -e '.[grpo,trl,local]'
 fi
-exec "$python" examples/grpo/gpu_check.py "$@"
+exec "$python" scripts/gpu_check.py "$@"

@@ -14,7 +14,7 @@ from sandboxkit.provider import Provider
 Message = dict[str, Any]
 
 
-class Environment(Protocol):
+class ClosableEnvironment(Protocol):
     """What a trajectory calls: `SweEnv` has it, and what `integrations.openenv.as_env` returns."""
 
     @property
@@ -34,7 +34,7 @@ class Episodes:
 
     def __init__(
         self,
-        make: Callable[[Session], Environment],
+        make: Callable[[Session], ClosableEnvironment],
         *,
         trainer: str,
         provider: str | Provider | None = None,
@@ -50,11 +50,11 @@ class Episodes:
         self._options = {"provider": provider, "max_concurrency": max_concurrency, **options}
         self._session: Session | None = None
 
-    def begin(self) -> "Trajectory":
+    def begin(self) -> "AgentTrajectory":
         """Return a new trajectory; its `reset` starts the sandbox."""
         if self._session is None:
             self._session = Session(**self._options)
-        return Trajectory(self._make(self._session), self._trainer)
+        return AgentTrajectory(self._make(self._session), self._trainer)
 
     def close(self) -> None:
         """Close the session, which stops the sandboxes of all trajectories; the next one opens a new one."""
@@ -63,13 +63,13 @@ class Episodes:
             session.close().result()
 
 
-class Trajectory:
+class AgentTrajectory:
     """One episode. Its calls run in the order in which they were made, on our event loop.
 
     Every method but `close` raises ProviderUnavailableError if the infrastructure failed: no reward exists.
     """
 
-    def __init__(self, env: Environment, trainer: str) -> None:
+    def __init__(self, env: ClosableEnvironment, trainer: str) -> None:
         self.env = env
         self._trainer = trainer
         self._last = Step("")

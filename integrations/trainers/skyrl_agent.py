@@ -9,7 +9,7 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from sandboxkit import ConfigurationError, Session
 from sandboxkit.integrations._tools import refusal
 from sandboxkit.integrations.grpo.tool_calls import HERMES, format_of
-from sandboxkit.integrations.trainers._episodes import Environment, Episodes, Message
+from sandboxkit.integrations.trainers._episodes import ClosableEnvironment, Episodes, Message
 
 __all__ = ["agent_environment"]
 
@@ -24,7 +24,7 @@ Then wait for its result. A message without a call ends your work."""
 
 
 def agent_environment(
-    make: Callable[[Session], Environment],
+    make: Callable[[Session], ClosableEnvironment],
     *,
     chat_template: str = "",
     **options: Any,  # Session's

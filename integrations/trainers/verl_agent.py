@@ -15,13 +15,17 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from sandboxkit import ConfigurationError, ProviderUnavailableError, Session
 from sandboxkit.integrations._retries import retry
-from sandboxkit.integrations.trainers._episodes import Environment, Episodes, Trajectory
+from sandboxkit.integrations.trainers._episodes import (
+    AgentTrajectory,
+    ClosableEnvironment,
+    Episodes,
+)
 
 __all__ = ["agent_loop"]
 
 
 def agent_loop(
-    make: Callable[[Session], Environment],
+    make: Callable[[Session], ClosableEnvironment],
     *,
     on_infra: Literal["raise", "retry"] = "raise",
     retry_seconds: float = 1800.0,
@@ -44,7 +48,7 @@ def agent_loop(
     episodes = Episodes(make, trainer="verl", **options)
 
     class SandboxAgentLoop(ToolAgentLoop):
-        _trajectory: Trajectory
+        _trajectory: AgentTrajectory
 
         async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
             end = time.monotonic() + retry_seconds

@@ -81,7 +81,7 @@ def test_it_learns_to_write_run_read_the_error_and_fix(tmp_path: Path) -> None:
 
 
 def test_the_check_of_a_gpu_reports_what_works_also_on_a_cpu(tmp_path: Path) -> None:
-    check = [sys.executable, str(DEMO.with_name("gpu_check.py")), "adapters", "trl"]
+    check = [sys.executable, str(DEMO.parents[2] / "scripts" / "gpu_check.py"), "adapters", "trl"]
     folder = tmp_path / f"gpu-check-{os.getpid()}"
     given = ["--device=cpu", f"--folder={folder}"]
     done = subprocess.run([*check, *given], capture_output=True, text=True, timeout=300)
