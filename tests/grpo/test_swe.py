@@ -60,8 +60,8 @@ def run(
 @pytest.mark.parametrize(
     ("texts", "reward", "calls"),
     [
-        ([solution("reference"), SUBMIT], 1.0, 2),
-        ([solution("reference"), "It is done."], 1.0, 1),
+        ([solution("solve"), SUBMIT], 1.0, 2),
+        ([solution("solve"), "It is done."], 1.0, 1),
         ([solution("cheat"), SUBMIT], 0.0, 2),
         (["I give up."], 0.0, 0),
     ],
