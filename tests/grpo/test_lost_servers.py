@@ -106,7 +106,7 @@ def test_two_ranks_go_on_with_one_of_two_servers(
         assert process.stdout is not None
         for line in process.stdout:
             output += line
-            if line.startswith("step 2 "):
+            if line.startswith("step 2/"):
                 servers[0].kill()
             if line.startswith("step ") and "1 of 2 servers are left" in output:
                 since += 1
