@@ -26,7 +26,7 @@ _UNUSUAL = (
     ("truncated", "cut off {:.0%}", 0.095),
     ("skipped", "not finite", 0.0),
 )
-"""What a line shows beyond the usual if it is more than a number."""
+"""A line also shows a metric, in this form, if it is above this number."""
 _RECENT = 10
 """The number of last steps of which a line gives the mean time."""
 _SAMPLE_LINES, _COLUMNS = 12, 76

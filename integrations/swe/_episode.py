@@ -20,7 +20,7 @@ Policy = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Message]]
 
 
 class Environment(Protocol):
-    """What `run_episode` calls: `SweEnv` has it, and what `integrations.openenv.as_env` returns."""
+    """An environment for `run_episode`, such as `SweEnv` or the result of `integrations.openenv.as_env`."""
 
     @property
     def schemas(self) -> Sequence[Message]: ...

@@ -20,7 +20,7 @@ class TaskTrial:
     """fine (1 and 0), refused (the solution has no 1), bought (no work has more than 0), unsolved (no solution),
     unread (something is not supported) or unknown (the infrastructure failed)."""
     detail: str = ""
-    """What the tests, or a solution that is refused, printed at last; or the error."""
+    """The last output of the tests, or of a solution that is refused; or the error."""
 
 
 def run_oracle(session: Session, task: Task, *, nop: bool = False) -> Operation[Step]:

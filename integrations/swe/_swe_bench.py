@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sandboxkit import ConfigurationError
+from sandboxkit import ConfigurationError, ProviderUnavailableError
 from sandboxkit.images import RegistryImage
 from sandboxkit.integrations._extras import needs
 from sandboxkit.integrations._rows import parsed, plain_row
@@ -164,12 +165,19 @@ def row_files(folder: Path, split: str) -> list[Path]:
 async def resolved(task: Task, log: str) -> tuple[bool | None, str]:
     """Return whether swebench finds the task resolved by a log of its tests, and which tests it finds wrong.
 
-    None: it finds no results at all.
+    None: it finds no results at all, also if it takes too long or fails on this log. Raises ProviderUnavailableError
+    if this machine cannot run it.
     """
     row = json.loads((task.tests.parent / "spec.json").read_text())["row"]
     try:
         report = await asyncio.to_thread(_ask, "report", {"row": row, "log": log})
     except subprocess.CalledProcessError as error:
+        # A kill, and memory that ran out, are this machine's; the limit of CPU time and a traceback the log's.
+        is_machines = error.returncode < 0 and error.returncode != -signal.SIGXCPU
+        if is_machines or "MemoryError" in error.stderr[-300:]:
+            raise ProviderUnavailableError(
+                f"swebench ended with status {error.returncode}"
+            ) from error
         return None, f"swebench cannot read the log: {error.stderr[-300:]}"
     if not report["patch_successfully_applied"]:
         return None, report.get("infra_failure_reason", "")

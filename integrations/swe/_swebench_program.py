@@ -76,7 +76,7 @@ def report_of(row: dict[str, Any], log: str) -> dict[str, Any]:
 
     Scripts print the repository's differences before it, in which a patch could write results.
     """
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS + 1))  # SIGXCPU comes first
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "log")
         path.write_text(log[max(0, log.rfind(START_TEST_OUTPUT)) :], errors="replace")

@@ -88,7 +88,7 @@ class Task:
     solution_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Additional environment variables for the solution."""
     metadata: Mapping[str, object] = field(default_factory=dict, repr=False, compare=False)
-    """What the folder says of the task for readers: difficulty, category, authors."""
+    """Information for readers, such as difficulty, category and authors; it changes nothing."""
 
     def __post_init__(self) -> None:
         """Raise ConfigurationError for errors that would otherwise occur only after the agent's work."""

@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 
 class ClosableEnvironment(Protocol):
-    """What a trajectory calls: `SweEnv` has it, and what `integrations.openenv.as_env` returns."""
+    """An environment for one trajectory, such as `SweEnv` or the result of `integrations.openenv.as_env`."""
 
     @property
     def schemas(self) -> Sequence[Message]: ...

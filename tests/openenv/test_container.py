@@ -16,7 +16,7 @@ from sandboxkit.integrations.openenv import SandboxkitContainerProvider  # noqa:
 
 pytestmark = pytest.mark.anyio
 _PACKAGES = ("uvicorn", "websockets", "h11", "click", "typing_extensions.py")
-"""What the image's server needs: all are plain Python, so any interpreter can import them."""
+"""The server of the image needs these packages: all are plain Python, so any interpreter can import them."""
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from sandboxkit import ConfigurationError, MissingExtraError, Session, Snapshot
+from sandboxkit import (
+    ConfigurationError,
+    MissingExtraError,
+    ProviderUnavailableError,
+    Session,
+    Snapshot,
+)
 from sandboxkit.integrations.swe import SweEnv, Task, load_tasks, try_tasks
 from sandboxkit.integrations.swe._swe_bench import resolved
 from tests.data_here import beside
@@ -188,3 +194,20 @@ def test_files_and_libraries_give_the_same_tasks(tmp_path: Path) -> None:
         load_tasks([ROW], in_place=True)
     with pytest.raises(ConfigurationError, match="another row has the same instance_id"):
         load_tasks([ROW, ROW])
+
+
+@pytest.mark.parametrize(("status", "said"), [(-9, ""), (1, "MemoryError\n")])
+async def test_a_machine_that_cannot_run_swebench_is_no_fault_of_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, said: str
+) -> None:
+    (tmp_path / "spec.json").write_text(json.dumps({"row": ROW}))
+    task = Task(id="a", instruction="", tests=tmp_path / "tests")
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!/bin/sh\ncat >/dev/null\nprintf '{said}' >&2\n"
+        + ("exit 1" if said else f"kill {status} $$")
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ProviderUnavailableError, match="swebench ended with status"):
+        await resolved(task, "log")

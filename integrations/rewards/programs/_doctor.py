@@ -24,7 +24,7 @@ class LanguageReport:
     detail: str
     """The missing command or the failure; empty if the language works."""
     version: str = ""
-    """What the language's compiler or interpreter says of its version."""
+    """The line in which the compiler or interpreter tells its version; empty if the language does not work."""
 
 
 async def check_languages(

@@ -21,7 +21,7 @@ _UNSUPPORTED = frozenset(("multi-pass", "scoring", "submit-answer", "score"))
 """Types of problems, and words of `validation`, that ask for what is not done here."""
 _TOLERANCES = ("float_relative_tolerance", "float_absolute_tolerance", "float_tolerance")
 _OWN_ARGUMENTS = re.compile(r"^[ \t]*(output_validator_(?:flags|args)|args|files):", re.MULTILINE)
-"""What a file beside the cases may set for some of them."""
+"""A line by which a file beside the cases sets arguments for some of them."""
 _SOURCES = {".cpp": "cpp17", ".cc": "cpp17", ".c": "c", ".py": "python", ".java": "java"}
 
 
