@@ -93,7 +93,7 @@ class AgentTrajectory:
             found = [dict(message) for message in prompt]
             if not text or any(text in str(message.get("content")) for message in found):
                 return found
-            if found and found[-1]["role"] == "user":
+            if found and found[-1]["role"] == "user" and isinstance(found[-1]["content"], str):
                 text = f"{found.pop()['content']}\n\n{text}"
             return [*found, {"role": "user", "content": text}]
 

@@ -207,7 +207,10 @@ class _Dialogue:
                 '[{"role": "user", "content": "..."}], not text'
             )
         *before, last = prompt
-        last = {**last, "content": last["content"] + text} if text else last
+        if text and not isinstance(content := last["content"], str):  # parts, such as images
+            last = {**last, "content": [*content, {"type": "text", "text": text}]}
+        elif text:
+            last = {**last, "content": last["content"] + text}
         return self._render([*before, last], tools_of(environment))
 
     def turn(self, rollouts: list[_Rollout]) -> bool:
